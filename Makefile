@@ -1,0 +1,50 @@
+# The one list of commands that people, hooks and CI share. `make help` prints it.
+PYTHON ?= python3
+export PYTHONPATH := $(CURDIR)
+export PYTHONDONTWRITEBYTECODE := 1
+
+# The interpreter with all dependencies: made at first use, kept outside the checkout.
+PY = $$($(PYTHON) -m testbed.environment || echo false)
+
+.PHONY: help demo test check unit system crds fmt up down status race bench
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: ## the whole story on this machine: cluster up, pods in, nodes ready, destroy, nothing left
+	@py=$(PY); exec $$py -m testbed demo
+
+test: check ## lint, types, layers, then every test
+	@py=$(PY); exec $$py -m pytest
+
+check: ## lint, types and layers only
+	@py=$(PY); bin=$$(dirname $$py); \
+	$$bin/ruff check . && $$bin/ruff format --check . && $$bin/mypy && $$bin/lint-imports
+
+unit: ## the tests that need no cluster: seconds
+	@py=$(PY); exec $$py -m pytest -m "not cluster and not system"
+
+system: ## the story as a test
+	@py=$(PY); exec $$py -m pytest -m system
+
+crds: ## render crds/ from controller/apis
+	@py=$(PY); exec $$py -m controller.apis.crds
+
+fmt: ## format the code
+	@py=$(PY); bin=$$(dirname $$py); $$bin/ruff check --fix -q . ; $$bin/ruff format .
+
+up: ## start the testbed and leave it running
+	@py=$(PY); exec $$py -m testbed up
+
+down: ## stop it, and prove that nothing is left
+	@py=$(PY); exec $$py -m testbed down
+
+status: ## what runs in the testbed
+	@py=$(PY); exec $$py -m testbed status
+
+race: ## Joiner's engine against Karpenter's, on the same worlds
+	@py=$(PY); exec $$py -m tests.benchmarks.race
+
+bench: ## pods in, pods running: Joiner and Karpenter by turns on one control plane
+	@py=$(PY); exec $$py -m tests.benchmarks.endtoend
