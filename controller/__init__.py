@@ -1,0 +1,18 @@
+"""The controller: watches, decides, acts.
+
+The rooms, from the top; each may use only those below it:
+
+* `manager`        composition root; the only room that knows Kopf
+* `offline`        questions about recorded worlds: solve, explain
+* `reconcilers`    loops that act: take a snapshot, ask a pure room, write through a port
+* `aws`, `kube`    adapters of the two ports; they translate and never decide
+* `telemetry`      metrics, events, logs
+* `apiserver`      port: what we ask of Kubernetes
+* `disruption`     pure: which nodes should go, and what replaces them
+* `scheduling`     pure: which nodes should exist
+* `state`          pure: the mirror of the cluster and its frozen snapshots
+* `cloudprovider`  port: what we ask of a cloud
+* `constraints`    pure: the algebra of labels, taints, resources, ports
+* `apis`           the nouns on the wire
+* `options`        every setting, once
+"""

@@ -1,0 +1,48 @@
+"""The five kinds as the API server knows them: schemas, defaults, rules and columns.
+
+`python -m controller.apis.crds` renders them into `crds/`, which is what gets installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from controller.apis.crds.capacitybuffers import capacity_buffer
+from controller.apis.crds.ec2nodeclasses import ec2_node_class
+from controller.apis.crds.nodeclaims import node_claim
+from controller.apis.crds.nodeoverlays import node_overlay
+from controller.apis.crds.nodepools import node_pool
+
+DEFINITIONS: tuple[Callable[[], dict[str, Any]], ...] = (
+    node_pool,
+    node_claim,
+    node_overlay,
+    capacity_buffer,
+    ec2_node_class,
+)
+
+_HEAD = "# Rendered by `python -m controller.apis.crds`; change the schema there.\n"
+
+
+def rendered() -> dict[str, str]:
+    """Return each CustomResourceDefinition as YAML, by file name."""
+    return {_file_name(crd): _yaml(crd) for crd in (define() for define in DEFINITIONS)}
+
+
+def _file_name(crd: dict[str, Any]) -> str:
+    plural, _, group = crd["metadata"]["name"].partition(".")
+    return f"{group}_{plural}.yaml"
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes shared values out in full: anchors are lost on most readers."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _yaml(crd: dict[str, Any]) -> str:
+    return _HEAD + yaml.dump(crd, Dumper=_Plain, sort_keys=False, width=100)

@@ -1,0 +1,22 @@
+"""Render the CustomResourceDefinitions into a directory, `crds/` unless another is named."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from controller.apis.crds import rendered
+
+
+def main(directory: Path) -> None:
+    """Write every definition that differs from what is there, and say so."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in rendered().items():
+        path = directory / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("crds"))

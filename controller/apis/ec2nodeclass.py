@@ -1,0 +1,190 @@
+"""EC2NodeClass, `karpenter.k8s.aws/v1`: how instances are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta, Wire
+from controller.apis.taints import Requirement
+
+CUSTOM = "Custom"
+"""The family that leaves joining to the user data."""
+
+FAMILY_OF_ALIAS = {
+    "al2": "AL2",
+    "al2023": "AL2023",
+    "bottlerocket": "Bottlerocket",
+    "windows2019": "Windows2019",
+    "windows2022": "Windows2022",
+    "windows2025": "Windows2025",
+}
+"""AMI families by the name they have in an alias such as `al2023@latest`."""
+
+
+class SelectorTerm(Wire):
+    """Finds subnets, security groups, images or reservations; terms are OR-ed, fields AND-ed."""
+
+    tags: dict[str, str] = {}
+    id: str = ""
+    name: str = ""
+    owner: str = ""
+    alias: str = ""
+    ssm_parameter: str = ""
+    owner_id: str = msgspec.field(default="", name="ownerID")
+    instance_match_criteria: str = ""
+
+
+class BlockDevice(Wire):
+    """An EBS volume as EC2 takes it; sizes are quantities."""
+
+    delete_on_termination: bool | None = None
+    encrypted: bool | None = None
+    iops: int | None = None
+    kms_key_id: str | None = msgspec.field(default=None, name="kmsKeyID")
+    snapshot_id: str | None = msgspec.field(default=None, name="snapshotID")
+    throughput: int | None = None
+    volume_initialization_rate: int | None = None
+    volume_size: str | int | None = None
+    volume_type: str | None = None
+
+
+class BlockDeviceMapping(Wire):
+    """A device name and what is behind it."""
+
+    device_name: str | None = None
+    ebs: BlockDevice | None = None
+    root_volume: bool = False
+
+
+class MetadataOptions(Wire, omit_defaults=False):
+    """The instance metadata service."""
+
+    http_endpoint: str = "enabled"
+    http_protocol_ipv6: str = msgspec.field(default="disabled", name="httpProtocolIPv6")
+    http_put_response_hop_limit: int = 1
+    http_tokens: str = "required"
+
+
+class PlacementGroupSelector(Wire):
+    """A placement group by name or id."""
+
+    name: str = ""
+    id: str = ""
+
+
+class NetworkInterface(Wire):
+    """One network interface of the instance."""
+
+    network_card_index: int
+    device_index: int
+    interface_type: str
+
+
+class ConnectionTracking(Wire):
+    """Idle timeouts of tracked connections, in seconds."""
+
+    tcp_established_timeout: int | None = None
+    udp_stream_timeout: int | None = None
+    udp_timeout: int | None = None
+
+
+class CpuOptions(Wire):
+    """Processor features."""
+
+    nested_virtualization: str | None = None
+
+
+class EC2NodeClassSpec(Wire):
+    """What the user asks for."""
+
+    subnet_selector_terms: list[SelectorTerm] = []
+    security_group_selector_terms: list[SelectorTerm] = []
+    ami_selector_terms: list[SelectorTerm] = []
+    capacity_reservation_selector_terms: list[SelectorTerm] = []
+    placement_group_selector: PlacementGroupSelector | None = None
+    ami_family: str | None = None
+    role: str | None = None
+    instance_profile: str | None = None
+    associate_public_ip_address: bool | None = msgspec.field(
+        default=None, name="associatePublicIPAddress"
+    )
+    ip_prefix_count: int | None = None
+    user_data: str | None = None
+    tags: dict[str, str] = {}
+    kubelet: dict[str, Any] = {}
+    block_device_mappings: list[BlockDeviceMapping] = []
+    instance_store_policy: str | None = None
+    network_interfaces: list[NetworkInterface] = []
+    metadata_options: MetadataOptions = MetadataOptions()
+    connection_tracking: ConnectionTracking | None = None
+    detailed_monitoring: bool | None = None
+    context: str | None = None
+    cpu_options: CpuOptions | None = None
+
+    @property
+    def resolved_ami_family(self) -> str:
+        """The family that says how instances join: named, or that of the alias; or Custom."""
+        if self.ami_family:
+            return self.ami_family
+        aliases = (term.alias for term in self.ami_selector_terms if term.alias)
+        return FAMILY_OF_ALIAS.get(next(aliases, "").partition("@")[0], CUSTOM)
+
+
+class SubnetStatus(Wire):
+    """A subnet that was found."""
+
+    id: str
+    zone: str
+    zone_id: str = msgspec.field(default="", name="zoneID")
+
+
+class SecurityGroupStatus(Wire):
+    """A security group that was found."""
+
+    id: str
+    name: str = ""
+
+
+class AMIStatus(Wire, omit_defaults=False):
+    """An image that was found, and the instance types it serves; newest first."""
+
+    id: str
+    name: str = ""
+    deprecated: bool = False
+    requirements: list[Requirement] = []
+
+
+class CapacityReservationStatus(Wire):
+    """A capacity reservation that was found."""
+
+    id: str
+    availability_zone: str = ""
+    instance_type: str = ""
+    instance_match_criteria: str = ""
+    owner_id: str = msgspec.field(default="", name="ownerID")
+    end_time: str | None = None
+    interruptible: bool = False
+    reservation_type: str = "default"
+    state: str = "active"
+
+
+class EC2NodeClassStatus(Wire):
+    """What the controller found."""
+
+    subnets: list[SubnetStatus] = []
+    security_groups: list[SecurityGroupStatus] = []
+    amis: list[AMIStatus] = []
+    capacity_reservations: list[CapacityReservationStatus] = []
+    instance_profile: str = ""
+    conditions: list[Condition] = []
+
+
+class EC2NodeClass(Wire):
+    """An EC2NodeClass."""
+
+    metadata: ObjectMeta
+    spec: EC2NodeClassSpec = EC2NodeClassSpec()
+    status: EC2NodeClassStatus = EC2NodeClassStatus()

@@ -1,0 +1,95 @@
+"""The kinds we ask the API server for: where each lives, and the type it decodes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from controller.apis import (
+    capacitybuffer,
+    ec2nodeclass,
+    nodeclaim,
+    nodeoverlay,
+    nodepool,
+    nodes,
+    pods,
+    workloads,
+)
+from controller.apis.meta import ObjectMeta
+
+
+class KubernetesObject(Protocol):
+    """Anything with metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Name, identity and life."""
+
+
+T = TypeVar("T", bound=KubernetesObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """One kind of object: `api_version` such as `v1` or `apps/v1`, plural, scope and type."""
+
+    api_version: str
+    name: str
+    plural: str
+    namespaced: bool
+    type: type[T]
+
+    @property
+    def root(self) -> str:
+        """The path of the API group version, such as `/apis/apps/v1`."""
+        prefix = "/apis" if "/" in self.api_version else "/api"
+        return f"{prefix}/{self.api_version}"
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+
+POD = Kind("v1", "Pod", "pods", True, pods.Pod)
+NODE = Kind("v1", "Node", "nodes", False, nodes.Node)
+NAMESPACE = Kind("v1", "Namespace", "namespaces", False, workloads.Namespace)
+PERSISTENT_VOLUME = Kind(
+    "v1", "PersistentVolume", "persistentvolumes", False, workloads.PersistentVolume
+)
+PERSISTENT_VOLUME_CLAIM = Kind(
+    "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, workloads.PersistentVolumeClaim
+)
+LIMIT_RANGE = Kind("v1", "LimitRange", "limitranges", True, workloads.LimitRange)
+DAEMON_SET = Kind("apps/v1", "DaemonSet", "daemonsets", True, workloads.DaemonSet)
+POD_DISRUPTION_BUDGET = Kind(
+    "policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True, workloads.PodDisruptionBudget
+)
+STORAGE_CLASS = Kind(
+    "storage.k8s.io/v1", "StorageClass", "storageclasses", False, workloads.StorageClass
+)
+CSI_NODE = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, workloads.CSINode)
+VOLUME_ATTACHMENT = Kind(
+    "storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, workloads.VolumeAttachment
+)
+PRIORITY_CLASS = Kind(
+    "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, workloads.PriorityClass
+)
+SERVICE = Kind("v1", "Service", "services", True, workloads.Service)
+EVENT = Kind("v1", "Event", "events", True, workloads.Event)
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases", True, workloads.Lease)
+NODE_POOL = Kind("karpenter.sh/v1", "NodePool", "nodepools", False, nodepool.NodePool)
+NODE_CLAIM = Kind("karpenter.sh/v1", "NodeClaim", "nodeclaims", False, nodeclaim.NodeClaim)
+EC2_NODE_CLASS = Kind(
+    "karpenter.k8s.aws/v1", "EC2NodeClass", "ec2nodeclasses", False, ec2nodeclass.EC2NodeClass
+)
+NODE_OVERLAY = Kind(
+    "karpenter.sh/v1alpha1", "NodeOverlay", "nodeoverlays", False, nodeoverlay.NodeOverlay
+)
+CAPACITY_BUFFER = Kind(
+    "autoscaling.x-k8s.io/v1beta1",
+    "CapacityBuffer",
+    "capacitybuffers",
+    True,
+    capacitybuffer.CapacityBuffer,
+)

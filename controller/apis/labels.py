@@ -1,0 +1,118 @@
+"""Names of labels, annotations, taints, finalizers and tags: Karpenter's, to the letter."""
+
+from __future__ import annotations
+
+GROUP = "karpenter.sh"
+AWS_GROUP = "karpenter.k8s.aws"
+
+# Labels of Kubernetes.
+ZONE = "topology.kubernetes.io/zone"
+REGION = "topology.kubernetes.io/region"
+ZONE_ID = "topology.k8s.aws/zone-id"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+ARCH = "kubernetes.io/arch"
+OS = "kubernetes.io/os"
+HOSTNAME = "kubernetes.io/hostname"
+WINDOWS_BUILD = "node.kubernetes.io/windows-build"
+
+# Labels of Karpenter.
+NODEPOOL = "karpenter.sh/nodepool"
+CAPACITY_TYPE = "karpenter.sh/capacity-type"
+REGISTERED = "karpenter.sh/registered"
+INITIALIZED = "karpenter.sh/initialized"
+DO_NOT_SYNC_TAINTS = "karpenter.sh/do-not-sync-taints"
+EC2NODECLASS = "karpenter.k8s.aws/ec2nodeclass"
+
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+RESERVED = "reserved"
+
+WELL_KNOWN_CORE = frozenset(
+    {NODEPOOL, ZONE, REGION, INSTANCE_TYPE, ARCH, OS, CAPACITY_TYPE, WINDOWS_BUILD}
+)
+_AWS_NAMES = (
+    "instance-hypervisor",
+    "instance-encryption-in-transit-supported",
+    "nitro-sandbox",
+    "instance-category",
+    "instance-capability-flex",
+    "instance-family",
+    "instance-generation",
+    "instance-size",
+    "instance-local-nvme",
+    "instance-cpu",
+    "instance-cpu-manufacturer",
+    "instance-cpu-sustained-clock-speed-mhz",
+    "instance-memory",
+    "instance-ebs-bandwidth",
+    "instance-network-bandwidth",
+    "instance-gpu-name",
+    "instance-gpu-manufacturer",
+    "instance-gpu-count",
+    "instance-gpu-memory",
+    "instance-accelerator-name",
+    "instance-accelerator-manufacturer",
+    "instance-accelerator-count",
+    "instance-tenancy",
+    "capacity-reservation-id",
+    "capacity-reservation-type",
+    "capacity-reservation-interruptible",
+    "placement-group-id",
+    "placement-group-partition",
+)
+WELL_KNOWN_AWS = frozenset({f"{AWS_GROUP}/{name}" for name in _AWS_NAMES} | {ZONE_ID})
+WELL_KNOWN = WELL_KNOWN_CORE | WELL_KNOWN_AWS
+"""Keys a new node may leave open: the cloud fills them in at launch."""
+
+RESTRICTED_DOMAINS = (GROUP, AWS_GROUP)
+
+ALIASES = {
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": REGION,
+    "beta.kubernetes.io/arch": ARCH,
+    "beta.kubernetes.io/os": OS,
+    "beta.kubernetes.io/instance-type": INSTANCE_TYPE,
+    "topology.ebs.csi.aws.com/zone": ZONE,
+}
+"""Older names of a label; read as the newer ones everywhere."""
+
+# Annotations.
+DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+NODEPOOL_HASH = "karpenter.sh/nodepool-hash"
+NODEPOOL_HASH_VERSION = "karpenter.sh/nodepool-hash-version"
+TERMINATION_TIMESTAMP = "karpenter.sh/nodeclaim-termination-timestamp"
+MIN_VALUES_RELAXED = "karpenter.sh/nodeclaim-min-values-relaxed"
+NODECLASS_HASH = "karpenter.k8s.aws/ec2nodeclass-hash"
+NODECLASS_HASH_VERSION = "karpenter.k8s.aws/ec2nodeclass-hash-version"
+INSTANCE_PROFILE_NAME = "karpenter.k8s.aws/instance-profile-name"
+TAGGED = "karpenter.k8s.aws/tagged"
+POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+# Taints.
+DISRUPTED_TAINT = "karpenter.sh/disrupted"
+UNREGISTERED_TAINT = "karpenter.sh/unregistered"
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+UNINITIALIZED_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
+READINESS_TAINT_PREFIX = "readiness.k8s.io/"
+
+EXCLUDE_FROM_LOAD_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+# Finalizers.
+TERMINATION_FINALIZER = "karpenter.sh/termination"
+NODECLASS_FINALIZER = "karpenter.k8s.aws/termination"
+
+# EC2 tags.
+TAG_CLUSTER_NAME = "eks:eks-cluster-name"
+TAG_NODECLAIM = "karpenter.sh/nodeclaim"
+TAG_DISCOVERY = "karpenter.sh/discovery"
+
+
+def tag_cluster_owned(cluster_name: str) -> str:
+    """Return the key of the tag that says a cluster owns a resource."""
+    return f"kubernetes.io/cluster/{cluster_name}"
+
+
+def normalized(key: str) -> str:
+    """Return the current name of a label key."""
+    return ALIASES.get(key, key)

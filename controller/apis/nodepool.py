@@ -1,0 +1,87 @@
+"""NodePool, `karpenter.sh/v1`: what nodes may be made, and when they may go."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta, Wire
+from controller.apis.pods import Quantities
+from controller.apis.taints import Requirement, Taint
+
+
+class NodeClassReference(Wire, omit_defaults=False):
+    """Points at the class that says how instances are made."""
+
+    group: str
+    kind: str
+    name: str
+
+
+class Budget(Wire):
+    """How many nodes may be disrupted at once, for which reasons, and when."""
+
+    nodes: str = "10%"
+    reasons: list[str] = []
+    schedule: str | None = None
+    duration: str | None = None
+
+
+class Disruption(Wire):
+    """When nodes of the pool may be removed or replaced."""
+
+    consolidate_after: str = "0s"
+    consolidation_policy: str = "WhenEmptyOrUnderutilized"
+    budgets: list[Budget] = msgspec.field(default_factory=lambda: [Budget()])
+
+
+class NodeClaimTemplateMeta(Wire):
+    """Labels and annotations every node of the pool gets."""
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class NodeClaimTemplateSpec(Wire):
+    """What every NodeClaim of the pool starts from."""
+
+    node_class_ref: NodeClassReference
+    requirements: list[Requirement] = []
+    taints: list[Taint] = []
+    startup_taints: list[Taint] = []
+    termination_grace_period: str | None = None
+    expire_after: str = "720h"
+
+
+class NodeClaimTemplate(Wire):
+    """The mould of the pool's NodeClaims."""
+
+    spec: NodeClaimTemplateSpec
+    metadata: NodeClaimTemplateMeta = NodeClaimTemplateMeta()
+
+
+class NodePoolSpec(Wire):
+    """What the user asks for."""
+
+    template: NodeClaimTemplate
+    disruption: Disruption = Disruption()
+    limits: Quantities = {}
+    weight: int = 0
+    replicas: int | None = None
+
+
+class NodePoolStatus(Wire):
+    """What the controller found."""
+
+    resources: Quantities = {}
+    nodes: int = 0
+    node_class_observed_generation: int = 0
+    conditions: list[Condition] = []
+
+
+class NodePool(Wire):
+    """A NodePool."""
+
+    metadata: ObjectMeta
+    spec: NodePoolSpec
+    status: NodePoolStatus = NodePoolStatus()

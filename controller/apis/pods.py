@@ -1,0 +1,232 @@
+"""Pods, cut to what placement and eviction read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from controller.apis.conditions import Condition
+from controller.apis.meta import LabelSelector, ObjectMeta, Wire
+from controller.apis.taints import Requirement, Toleration
+
+Quantities = dict[str, str | int | float]
+"""Resource name to quantity as written by the user."""
+
+
+class ResourceRequirements(Wire):
+    """What a container asks for; limits matter only where requests default to them."""
+
+    requests: Quantities = {}
+    limits: Quantities = {}
+    claims: list[dict[str, str]] = []
+
+
+class ContainerPort(Wire):
+    """A port; only those on the host constrain placement."""
+
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = "TCP"
+    container_port: int = 0
+
+
+class Container(Wire):
+    """A container; an init container with restartPolicy Always is a sidecar."""
+
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: list[ContainerPort] = []
+    restart_policy: str | None = None
+
+
+class NodeSelectorTerm(Wire):
+    """Expressions that must all hold; `match_fields` is not supported by autoscalers."""
+
+    match_expressions: list[Requirement] = []
+    match_fields: list[Requirement] = []
+
+
+class NodeSelector(Wire):
+    """Terms of which one must hold."""
+
+    node_selector_terms: list[NodeSelectorTerm] = []
+
+
+class PreferredSchedulingTerm(Wire):
+    """A node preference with its weight, 1 to 100."""
+
+    weight: int = 1
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Wire):
+    """Which nodes a pod needs, and which it likes."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredSchedulingTerm] = msgspec.field(
+        default=[], name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinityTerm(Wire):
+    """Pods to be near to, or far from, within a topology domain."""
+
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] = []
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] = []
+    mismatch_label_keys: list[str] = []
+
+
+class WeightedPodAffinityTerm(Wire):
+    """A pod affinity preference with its weight, 1 to 100."""
+
+    pod_affinity_term: PodAffinityTerm
+    weight: int = 1
+
+
+class PodAffinity(Wire):
+    """Required and preferred terms of pod affinity or anti-affinity."""
+
+    required: list[PodAffinityTerm] = msgspec.field(
+        default=[], name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[WeightedPodAffinityTerm] = msgspec.field(
+        default=[], name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Wire):
+    """All affinities of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(Wire):
+    """How unevenly matching pods may lie over the domains of a label."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    match_label_keys: list[str] = []
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+
+
+class PersistentVolumeClaimSource(Wire):
+    """A volume that comes from a claim by name."""
+
+    claim_name: str
+
+
+class EphemeralClaimTemplate(Wire):
+    """The claim an ephemeral volume will make."""
+
+    spec: PersistentVolumeClaimSpec
+
+
+class EphemeralSource(Wire):
+    """A volume whose claim is born with the pod."""
+
+    volume_claim_template: EphemeralClaimTemplate | None = None
+
+
+class PersistentVolumeClaimSpec(Wire):
+    """What a claim asks for."""
+
+    storage_class_name: str | None = None
+    volume_name: str = ""
+
+
+class Volume(Wire):
+    """A pod's volume; only claims bind it to places."""
+
+    name: str = ""
+    persistent_volume_claim: PersistentVolumeClaimSource | None = None
+    ephemeral: EphemeralSource | None = None
+
+
+class PodResourceClaim(Wire):
+    """A device claim of dynamic resource allocation, by name or by template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSpec(Wire):
+    """What a pod needs of the node it will run on."""
+
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] = []
+    topology_spread_constraints: list[TopologySpreadConstraint] = []
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    overhead: Quantities = {}
+    resources: ResourceRequirements | None = None
+    volumes: list[Volume] = []
+    priority: int | None = None
+    priority_class_name: str = ""
+    scheduler_name: str = ""
+    host_network: bool = False
+    resource_claims: list[PodResourceClaim] = []
+    termination_grace_period_seconds: int | None = None
+
+
+class ContainerStatus(Wire):
+    """What the kubelet granted, for in-place resize."""
+
+    name: str = ""
+    allocated_resources: Quantities = {}
+    ready: bool = False
+
+
+class PodStatus(Wire):
+    """Where a pod is in its life."""
+
+    phase: str = ""
+    conditions: list[Condition] = []
+    nominated_node_name: str = ""
+    start_time: datetime | None = None
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    resources: ResourceRequirements | None = None
+
+
+class Pod(Wire):
+    """A pod."""
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, the way people name a pod."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class PodTemplateSpec(Wire):
+    """The mould of a workload's pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+def decoded(payload: bytes | str | Any) -> Pod:
+    """Decode one pod from JSON text, or from plain Python as the API returns it."""
+    if isinstance(payload, bytes | str):
+        return msgspec.json.decode(payload, type=Pod)
+    return msgspec.convert(payload, Pod)

@@ -1,0 +1,123 @@
+"""Static drift: what counts as a change of what nodes are made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import hashes
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.nodepool import NodePool
+from tests.apis.test_rules import EC2_NODE_CLASS, NODE_POOL, requires, taint, with_field
+
+
+def pool_hash(*changes: tuple[str, Any]) -> str:
+    wire = NODE_POOL
+    for path, value in changes:
+        wire = with_field(wire, path, value)
+    return hashes.node_pool_hash(msgspec.convert(wire, NodePool))
+
+
+def class_hash(*changes: tuple[str, Any], ca_bundle: str = "ca") -> str:
+    wire = EC2_NODE_CLASS
+    for path, value in changes:
+        wire = with_field(wire, path, value)
+    return hashes.node_class_hash(msgspec.convert(wire, EC2NodeClass), ca_bundle=ca_bundle)
+
+
+def test_hashes_are_the_same_in_every_process_and_release() -> None:
+    assert pool_hash() == "13566837906319019847"
+    assert class_hash() == "17668827003715595565"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("template.metadata.labels", {"a": "b"}),
+        ("template.metadata.annotations", {"a": "b"}),
+        ("template.spec.taints", taint()),
+        ("template.spec.startupTaints", taint()),
+        ("template.spec.nodeClassRef.name", "other"),
+        ("template.spec.terminationGracePeriod", "1h"),
+        ("template.spec.expireAfter", "1h"),
+    ],
+)
+def test_a_change_of_the_template_is_drift(path: str, value: Any) -> None:
+    assert pool_hash((path, value)) != pool_hash()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("template.spec.requirements", requires("a", "In", "b")),
+        ("template.spec.expireAfter", "720h"),
+        ("template.spec.taints", []),
+        ("disruption.consolidateAfter", "1h"),
+        ("limits", {"cpu": "1"}),
+        ("weight", 5),
+    ],
+)
+def test_a_change_outside_the_template_or_without_meaning_is_no_drift(
+    path: str, value: Any
+) -> None:
+    assert pool_hash((path, value)) == pool_hash()
+
+
+def test_the_order_of_taints_is_no_drift() -> None:
+    one, two = taint(key="a"), taint(key="b")
+
+    assert pool_hash(("template.spec.taints", one + two)) == pool_hash(
+        ("template.spec.taints", two + one)
+    )
+    assert pool_hash(("template.spec.taints", one)) != pool_hash(
+        ("template.spec.startupTaints", one)
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("role", "other"),
+        ("userData", "#!/bin/sh"),
+        ("tags", {"a": "b"}),
+        ("kubelet", {"maxPods": 10}),
+        ("amiSelectorTerms", [{"alias": "bottlerocket@latest"}]),
+        ("amiFamily", "Custom"),
+        ("metadataOptions", {"httpTokens": "optional"}),
+        ("associatePublicIPAddress", True),
+        ("blockDeviceMappings", [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": "9Gi"}}]),
+    ],
+)
+def test_a_change_of_how_instances_are_made_is_drift(path: str, value: Any) -> None:
+    assert class_hash((path, value)) != class_hash()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("subnetSelectorTerms", [{"id": "subnet-1"}]),
+        ("securityGroupSelectorTerms", [{"id": "sg-1"}]),
+        ("amiSelectorTerms", [{"alias": "al2023@v20250610"}]),
+        ("amiFamily", "AL2023"),
+        ("capacityReservationSelectorTerms", [{"id": "cr-1"}]),
+        ("ipPrefixCount", 3),
+        ("metadataOptions", {"httpTokens": "required"}),
+        ("kubelet", {}),
+    ],
+)
+def test_what_terms_find_is_compared_elsewhere_and_is_no_static_drift(
+    path: str, value: Any
+) -> None:
+    assert class_hash((path, value)) == class_hash()
+
+
+def test_a_new_certificate_authority_of_the_cluster_is_drift() -> None:
+    assert class_hash(ca_bundle="new") != class_hash(ca_bundle="old")
+
+
+def test_the_order_of_kubelet_keys_is_no_drift() -> None:
+    one, two = {"maxPods": 1, "podsPerCore": 2}, {"podsPerCore": 2, "maxPods": 1}
+
+    assert class_hash(("kubelet", one)) == class_hash(("kubelet", two))

@@ -1,0 +1,121 @@
+"""Settings: how they are given, refused and handed on."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from controller.options import SETTINGS, FeatureGates, Options, OptionsError, to_environment
+
+NAMED = {"CLUSTER_NAME": "joiner"}
+
+
+def test_what_nobody_sets_has_the_default_that_karpenter_documents() -> None:
+    options = Options.parse([], NAMED)
+
+    assert options == Options(cluster_name="joiner")
+    assert options.batch_idle_duration == timedelta(seconds=1)
+    assert options.batch_max_duration == timedelta(seconds=10)
+    assert options.feature_gates == FeatureGates(reserved_capacity=True)
+    assert options.lease_namespace == "kube-system"
+
+
+def test_a_flag_wins_over_the_environment_and_the_environment_over_the_default() -> None:
+    environ = NAMED | {"LOG_LEVEL": "error", "METRICS_PORT": "9000"}
+
+    options = Options.parse(["--log-level=debug", "--reserved-enis", "2"], environ)
+
+    assert options.log_level == "debug"
+    assert options.metrics_port == 9000
+    assert options.reserved_enis == 2
+
+
+def test_a_switch_needs_no_value() -> None:
+    assert Options.parse(["--isolated-vpc", "--cluster-name", "x"], {}).isolated_vpc
+
+
+def test_an_empty_variable_means_the_default() -> None:
+    assert Options.parse([], NAMED | {"CLUSTER_ENDPOINT": "", "METRICS_PORT": ""}).metrics_port
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10s", 10), ("1m30s", 90), ("0.5s", 0.5), ("250ms", 0.25), ("1h", 3600)]
+)
+def test_durations_are_written_as_in_go(text: str, seconds: float) -> None:
+    options = Options.parse([], NAMED | {"BATCH_MAX_DURATION": "2h", "BATCH_IDLE_DURATION": text})
+
+    assert options.batch_idle_duration == timedelta(seconds=seconds)
+
+
+def test_gates_left_out_keep_their_defaults() -> None:
+    gates = Options.parse([], NAMED | {"FEATURE_GATES": "NodeRepair=true, NodeOverlay=True"})
+
+    assert gates.feature_gates == FeatureGates(node_repair=True, node_overlay=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("CLUSTER_NAME", "", "name of the EKS cluster"),
+        ("METRICS_PORT", "http", "a whole number"),
+        ("METRICS_PORT", "70000", "at most 65535"),
+        ("VM_MEMORY_OVERHEAD_PERCENT", "-0.1", "at least 0"),
+        ("VM_MEMORY_OVERHEAD_PERCENT", "nan", "at least 0"),
+        ("AMI_REFRESH_INTERVAL", "30s", "at least 1m"),
+        ("BATCH_IDLE_DURATION", "soon", "1m30s"),
+        ("BATCH_IDLE_DURATION", "11s", "BATCH_IDLE_DURATION"),
+        ("PREFERENCE_POLICY", "respect", "Respect or Ignore"),
+        ("MIN_VALUES_POLICY", "None", "Strict or BestEffort"),
+        ("LOG_LEVEL", "warn", "debug or info or error"),
+        ("ISOLATED_VPC", "maybe", "true or false"),
+        ("FEATURE_GATES", "Drift=true", "NodeRepair"),
+        ("FEATURE_GATES", "NodeRepair=perhaps", "NodeRepair"),
+        ("AWS_FEATURE_GATES", "NodeRepair=true", "NodeClassCEL"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_what_is_allowed(
+    key: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(OptionsError, match=re.escape(allowed)) as refused:
+        Options.parse([], NAMED | {key: value})
+
+    assert allowed in refused.value.allowed
+    assert value in refused.value.value or refused.value.key == "BATCH_MAX_DURATION"
+
+
+@pytest.mark.parametrize("argument", ["--colour=red", "run", "--log-level"])
+def test_a_flag_that_says_nothing_is_refused(argument: str) -> None:
+    with pytest.raises(OptionsError, match=argument):
+        Options.parse([argument], NAMED)
+
+
+def test_settings_survive_the_way_through_the_environment() -> None:
+    options = Options(
+        cluster_name="joiner",
+        batch_idle_duration=timedelta(milliseconds=1500),
+        isolated_vpc=True,
+        ignore_dra_requests=False,
+        vm_memory_overhead_percent=0,
+        feature_gates=FeatureGates(node_repair=True, reserved_capacity=False),
+        log_output_paths=("stdout", "/var/log/joiner.log"),
+    )
+
+    written = to_environment(options)
+
+    assert Options.parse([], written) == options
+    assert set(written) == {
+        "CLUSTER_NAME",
+        "BATCH_IDLE_DURATION",
+        "ISOLATED_VPC",
+        "IGNORE_DRA_REQUESTS",
+        "VM_MEMORY_OVERHEAD_PERCENT",
+        "FEATURE_GATES",
+        "LOG_OUTPUT_PATHS",
+    }
+
+
+def test_every_setting_is_reached_by_its_own_name() -> None:
+    assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
+    assert all(setting.flag.replace("-", "_").upper() == setting.variable for setting in SETTINGS)

@@ -1,0 +1,98 @@
+"""What only the controller can find wrong with a NodePool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodepool import NodePool
+from controller.apis.validation import is_restricted, overlay_problems, problems
+from tests.apis.test_rules import NODE_OVERLAY, NODE_POOL, requires, taint, with_field
+
+REQUIREMENTS = "template.spec.requirements"
+TENANCY = "karpenter.k8s.aws/instance-tenancy"
+
+
+def problems_with(path: str, value: Any) -> list[str]:
+    return problems(msgspec.convert(with_field(NODE_POOL, path, value), NodePool))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("template.metadata.labels", {"a b": "c"}, "label 'a b': is not a qualified name"),
+        ("template.metadata.labels", {"A/b": "c"}, "DNS subdomain"),
+        ("template.metadata.labels", {"a": "b c"}, "value 'b c' is not a label value"),
+        ("template.metadata.labels", {labels.NODEPOOL: "x"}, "set by the controller"),
+        ("template.metadata.labels", {"karpenter.sh/x": "x"}, "kept by the controller"),
+        ("template.metadata.labels", {labels.HOSTNAME: "x"}, "kept by the controller"),
+        ("template.spec.taints", taint(key=""), "is not a qualified name"),
+        ("template.spec.taints", taint(value="a b"), "value 'a b'"),
+        ("template.spec.taints", taint(effect="Sometimes"), "effect 'Sometimes' is not one of"),
+        ("template.spec.taints", taint() * 2, "given twice"),
+        (REQUIREMENTS, requires("a", "Near", "b"), "operator must be one of"),
+        (REQUIREMENTS, requires("a", "In", "b" * 64), "is not a label value"),
+        (REQUIREMENTS, requires("a", "NotIn", "-b"), "is not a label value"),
+        (REQUIREMENTS, requires("a", "In"), "at least one value"),
+        (REQUIREMENTS, requires("a", "In", "b", minValues=2), "minValues is 2"),
+        (REQUIREMENTS, requires("a", "Gt", "1.5"), "whole number"),
+        (REQUIREMENTS, requires("a", "Lte", "1", "2"), "exactly one value"),
+        (REQUIREMENTS, requires(labels.NODEPOOL), "set by the controller"),
+        (REQUIREMENTS, requires("sub.karpenter.k8s.aws/x"), "kept by the controller"),
+        (REQUIREMENTS, requires(labels.CAPACITY_TYPE, "In", "cheap"), "on-demand, reserved, spot"),
+        (REQUIREMENTS, requires(labels.CAPACITY_TYPE, "In", "spot", "x", minValues=2), "only"),
+        (REQUIREMENTS, requires(TENANCY, "In", "host"), "dedicated, default"),
+    ],
+)
+def test_a_pool_that_cannot_work_says_why(path: str, value: Any, why: str) -> None:
+    found = problems_with(path, value)
+
+    assert len(found) == 1
+    assert why in found[0]
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        requires(labels.CAPACITY_TYPE, "In", "spot", "something-new"),
+        requires(labels.CAPACITY_TYPE, "NotIn", "cheap"),
+        requires("beta.kubernetes.io/arch", "In", "arm64"),
+        requires("kubernetes.io/whatever", "Exists"),
+        requires("karpenter.k8s.aws/instance-cpu", "Gt", "3"),
+    ],
+)
+def test_a_pool_that_can_work_has_no_problems(requirement: list[dict[str, Any]]) -> None:
+    assert problems_with(REQUIREMENTS, requirement) == []
+
+
+def test_one_taint_may_have_two_effects() -> None:
+    both = taint(effect="NoSchedule") + taint(effect="NoExecute")
+
+    assert problems_with("template.spec.taints", both) == []
+
+
+def test_a_taint_at_startup_and_ever_after_is_given_twice() -> None:
+    wire = with_field(NODE_POOL, "template.spec.taints", taint())
+    wire = with_field(wire, "template.spec.startupTaints", taint())
+
+    assert "given twice" in problems(msgspec.convert(wire, NodePool))[0]
+
+
+def test_an_overlay_may_be_about_one_pool() -> None:
+    one = with_field(NODE_OVERLAY, "requirements", requires(labels.NODEPOOL, "In", "pool"))
+    bad = with_field(NODE_OVERLAY, "requirements", requires(labels.HOSTNAME))
+
+    assert overlay_problems(msgspec.convert(one, NodeOverlay)) == []
+    assert overlay_problems(msgspec.convert(bad, NodeOverlay)) != []
+
+
+def test_only_labels_of_karpenters_domains_and_the_hostname_are_restricted() -> None:
+    assert is_restricted("karpenter.sh/initialized")
+    assert is_restricted(labels.HOSTNAME)
+    assert not is_restricted(labels.EC2NODECLASS)
+    assert not is_restricted("topology.kubernetes.io/zone")
+    assert not is_restricted("mykarpenter.sh/x")
