@@ -1,0 +1,82 @@
+"""The command line: `python -m controller run | solve | explain`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+# Imports stand inside the commands: the solver's process imports this module too, and
+# must not pay for what it never uses.
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the controller until it is told to stop."""
+    import asyncio
+    import logging
+
+    from controller.aws.provider import AWSCloudProvider
+    from controller.kube import access
+    from controller.manager.replica import Replica
+    from controller.options import Options, OptionsError
+    from controller.telemetry import logs
+
+    try:
+        options = Options.parse(argv, environ)
+        way = access.found(environ)
+    except (OptionsError, access.AccessError) as exc:
+        print(exc, file=sys.stderr)
+        return 2
+    logs.configure(options.log_level, options.log_output_paths)
+    replica = Replica(
+        options,
+        way,
+        lambda options, dns: AWSCloudProvider(options, cluster_dns=dns),
+        environ=environ,
+    )
+    try:
+        asyncio.run(replica.run())
+    except Exception:
+        logging.getLogger(__name__).exception("the controller failed")
+        return 1
+    return 0
+
+
+def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Place the pods of a recorded world."""
+    from controller import offline
+
+    return offline.solve(argv, environ)
+
+
+def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Say of one pod of a recorded world where it goes, or why nowhere."""
+    from controller import offline
+
+    return offline.explain(argv, environ)
+
+
+COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
+    "run": run,
+    "solve": solve,
+    "explain": explain,
+}
+"""Every command, by its name."""
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command; return the exit code of the process."""
+    if not argv or argv[0] not in COMMANDS:
+        asked_for_help = bool(argv) and argv[0] in ("-h", "--help")
+        print(_usage(), file=sys.stdout if asked_for_help else sys.stderr)
+        return 0 if asked_for_help else 2
+    return COMMANDS[argv[0]](argv[1:], environ)
+
+
+def _usage() -> str:
+    lines = [f"  {name:8} {(command.__doc__ or '').strip()}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: python -m controller COMMAND …", "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,561 @@
+"""An API server in memory that keeps the port's protocol, for tests.
+
+It remembers plain JSON and decodes on the way out, as the real one does, so what a
+test reads back has been through the wire. It keeps resource versions, uids,
+generations, finalizers, deletion timestamps, the separation of `status` from the
+rest, owner references, preconditions, watches and disruption budgets. It checks no
+schema. What a kubelet or a user would do is a method without `async`: `seed`,
+`finish_pods`, `refuse`, `break_watches`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import copy
+import itertools
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from controller.apis import kinds
+from controller.apis.kinds import Kind, KubernetesObject, T
+from controller.apis.meta import to_wire
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.apiserver.port import Change, Patch
+
+Body = dict[str, Any]
+Key = tuple[str, str]
+"""Namespace and name; the namespace of a cluster-wide object is empty."""
+
+FOREGROUND_FINALIZER = "foregroundDeletion"
+DEFAULT_GRACE_SECONDS = 30
+
+_KIND_OF_TYPE: dict[type, Kind[Any]] = {
+    kind.type: kind for kind in vars(kinds).values() if isinstance(kind, Kind)
+}
+
+
+def wall_clock() -> datetime:
+    """Return the time now, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class _Refusal:
+    verb: str
+    kind: Kind[Any] | None
+    error: ApiError
+    times: int
+
+
+class FakeApiServer:
+    """Kubernetes in memory. Implements `ApiServer`; not safe across threads."""
+
+    def __init__(self, clock: Callable[[], datetime] = wall_clock) -> None:
+        self.clock = clock
+        self.calls: list[tuple[str, str, str]] = []
+        """Every write, in order: verb (`create`, `patch`, `patch/status`, `delete`, `evict`,
+        `replace`), kind, and `namespace/name` or `name`."""
+        self._objects: dict[Kind[Any], dict[Key, Body]] = {}
+        self._watchers: dict[Kind[Any], list[asyncio.Queue[tuple[str, Body]]]] = {}
+        self._refusals: list[_Refusal] = []
+        self._versions = itertools.count(1)
+        self._uids = itertools.count(1)
+        self._suffixes = itertools.count(1)
+
+    # What tests do.
+
+    def seed(self, *values: KubernetesObject) -> None:
+        """Put typed objects there as they are, status included, replacing those of the same name.
+
+        What is left empty of uid, creation timestamp and generation is filled in, and a
+        terminating pod gets a grace period, or it would be gone at once.
+        """
+        for value in values:
+            kind = _KIND_OF_TYPE[type(value)]
+            body = to_wire(value)
+            key = _key(kind, body)
+            before = self._store(kind).get(key)
+            self._fill_identity(body, before)
+            if kind == kinds.POD and "deletionTimestamp" in body["metadata"]:
+                body["metadata"].setdefault("deletionGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+            self._save(kind, key, body)
+
+    def objects(self, kind: Kind[T], namespace: str = "") -> list[T]:
+        """Return all objects of a kind, by namespace and name."""
+        found = sorted(self._store(kind).items())
+        return [_decoded(kind, body) for (ns, _), body in found if namespace in ("", ns)]
+
+    def find(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
+        """Return one object, or None."""
+        body = self._store(kind).get((namespace, name))
+        return None if body is None else _decoded(kind, body)
+
+    def finish_pods(self, *names: str) -> None:
+        """Let the kubelet finish terminating pods: those named `namespace/name`, or all."""
+        for (namespace, name), body in list(self._store(kinds.POD).items()):
+            wanted = not names or f"{namespace}/{name}" in names
+            if wanted and "deletionTimestamp" in body["metadata"]:
+                after = copy.deepcopy(body)
+                after["metadata"]["deletionGracePeriodSeconds"] = 0
+                self._save(kinds.POD, (namespace, name), after)
+
+    def refuse(
+        self, verb: str, error: ApiError, *, kind: Kind[Any] | None = None, times: int = 1
+    ) -> None:
+        """Answer the next calls of a verb (`get`, `list`, `create`, `patch`, …) with an error."""
+        self._refusals.append(_Refusal(verb, kind, error, times))
+
+    def break_watches(self) -> None:
+        """Cut every watch so that it lists anew, as after a long silence (410 Gone)."""
+        for watchers in self._watchers.values():
+            for queue in watchers:
+                queue.put_nowait(("RESET", {}))
+
+    # The port.
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        """Return one object."""
+        self._maybe_refuse("get", kind)
+        return _decoded(kind, self._body(kind, (namespace, name)))
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> list[T]:
+        """Return all objects of a kind."""
+        self._maybe_refuse("list", kind)
+        return [
+            _decoded(kind, body)
+            for (ns, _), body in sorted(self._store(kind).items())
+            if namespace in ("", ns)
+            and all(term(_labels(body)) for term in _label_terms(label_selector))
+            and all(term(body) for term in _field_terms(field_selector))
+        ]
+
+    async def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
+        """List, then follow a kind for ever."""
+        queue: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
+        watchers = self._watchers.setdefault(kind, [])
+        watchers.append(queue)
+        try:
+            while True:
+                for change in self._listing(kind, queue):
+                    yield change
+                while (event := await queue.get())[0] != "RESET":
+                    yield Change(event[0], _decoded(kind, event[1]))  # type: ignore[arg-type]
+        finally:
+            watchers.remove(queue)
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        """Create an object; a status that comes along is dropped, as the real server does."""
+        self._maybe_refuse("create", kind)
+        fresh = copy.deepcopy(dict(body))
+        fresh.pop("status", None)
+        metadata = fresh.setdefault("metadata", {})
+        if kind.namespaced:
+            metadata["namespace"] = namespace or metadata.get("namespace", "")
+        if not metadata.get("name"):
+            metadata["name"] = metadata.get("generateName", "") + f"{next(self._suffixes):05d}"
+        for name in ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp"):
+            metadata.pop(name, None)
+        key = _key(kind, fresh)
+        if key in self._store(kind):
+            raise ConflictError(
+                f"{kind.plural} {metadata['name']!r} already exists",
+                status=409,
+                reason="AlreadyExists",
+            )
+        self._fill_identity(fresh, None)
+        self._record("create", kind, key)
+        self._save(kind, key, fresh)
+        return _decoded(kind, fresh)
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        patch: Patch,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        resource_version: str = "",
+        uid: str = "",
+    ) -> T:
+        """Merge a patch into an object, or into its status alone."""
+        self._maybe_refuse(f"patch/{subresource}" if subresource else "patch", kind)
+        before = self._body(kind, (namespace, name))
+        _expect(kind, before, resource_version=resource_version, uid=uid)
+        after = _merged(before, patch)
+        if subresource == "status":
+            after = {**copy.deepcopy(before), "status": after.get("status", {})}
+        elif "status" in before:
+            after["status"] = before["status"]
+        else:
+            after.pop("status", None)
+        self._record(f"patch/{subresource}" if subresource else "patch", kind, (namespace, name))
+        return _decoded(kind, self._update(kind, before, after))
+
+    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        """Write a whole object back, its status excepted."""
+        self._maybe_refuse("replace", kind)
+        after = copy.deepcopy(dict(body))
+        metadata = after["metadata"]
+        key = (namespace or metadata.get("namespace", ""), metadata["name"])
+        before = self._body(kind, key)
+        version = metadata.get("resourceVersion", "")
+        _expect(kind, before, resource_version=version, uid=metadata.get("uid", ""))
+        after.pop("status", None)
+        if "status" in before:
+            after["status"] = before["status"]
+        self._record("replace", kind, key)
+        return _decoded(kind, self._update(kind, before, after))
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> None:
+        """Ask for an object's end; it goes when its finalizers and its grace period have."""
+        self._maybe_refuse("delete", kind)
+        key = (namespace, name)
+        body = self._body(kind, key)
+        _expect(kind, body, uid=uid)
+        self._record("delete", kind, key)
+        self._delete(kind, key, body, grace_period_seconds, propagation or "Background")
+
+    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+        """Evict a pod unless a disruption budget forbids it; uses the budget up by one."""
+        self._maybe_refuse("evict", kinds.POD)
+        key = (namespace, name)
+        body = self._body(kinds.POD, key)
+        _expect(kinds.POD, body, uid=uid)
+        self._record("evict", kinds.POD, key)
+        if body.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            self._spend_budget(body)
+        self._delete(kinds.POD, key, body, None, "Background")
+
+    # How it is kept.
+
+    def _store(self, kind: Kind[Any]) -> dict[Key, Body]:
+        return self._objects.setdefault(kind, {})
+
+    def _body(self, kind: Kind[Any], key: Key) -> Body:
+        try:
+            return self._store(kind)[key]
+        except KeyError:
+            raise NotFoundError(
+                f"{kind.plural} {key[1]!r} not found", status=404, reason="NotFound"
+            ) from None
+
+    def _record(self, verb: str, kind: Kind[Any], key: Key) -> None:
+        self.calls.append((verb, kind.name, "/".join(part for part in key if part)))
+
+    def _maybe_refuse(self, verb: str, kind: Kind[Any]) -> None:
+        for refusal in self._refusals:
+            if refusal.verb == verb and refusal.kind in (None, kind):
+                refusal.times -= 1
+                if refusal.times <= 0:
+                    self._refusals.remove(refusal)
+                raise refusal.error
+
+    def _listing(
+        self, kind: Kind[T], queue: asyncio.Queue[tuple[str, Body]]
+    ) -> Iterator[Change[T]]:
+        while not queue.empty():
+            queue.get_nowait()
+        bodies = [body for _, body in sorted(self._store(kind).items())]
+        yield Change("RESET")
+        for body in bodies:
+            yield Change("ADDED", _decoded(kind, body))
+        yield Change("SYNCED")
+
+    def _fill_identity(self, body: Body, before: Body | None) -> None:
+        metadata = body.setdefault("metadata", {})
+        old = before["metadata"] if before else {}
+        metadata.setdefault("uid", old.get("uid") or str(UUID(int=next(self._uids))))
+        created = old.get("creationTimestamp") or _written(self.clock())
+        metadata.setdefault("creationTimestamp", created)
+        metadata.setdefault("generation", old.get("generation", 1))
+
+    def _update(self, kind: Kind[Any], before: Body, after: Body) -> Body:
+        """Store a changed object, keeping what only the server may write."""
+        old, new = before["metadata"], after["metadata"]
+        for name in (
+            "uid", "name", "namespace", "creationTimestamp", "generation",
+            "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion",
+        ):  # fmt: skip
+            new.pop(name, None)
+            if name in old:
+                new[name] = old[name]
+        added = set(new.get("finalizers") or ()) - set(old.get("finalizers") or ())
+        if added and "deletionTimestamp" in old:
+            raise InvalidError(
+                f"no new finalizers can be added if the object is being deleted: {sorted(added)}",
+                status=422,
+                reason="Invalid",
+            )
+        if after == before:
+            return before
+        if _desired(after) != _desired(before):
+            new["generation"] = old.get("generation", 0) + 1
+        self._save(kind, _key(kind, after), after)
+        return after
+
+    def _save(self, kind: Kind[Any], key: Key, body: Body) -> None:
+        """Store an object under a new resource version, or drop it when its end has come."""
+        metadata = body["metadata"]
+        metadata["resourceVersion"] = str(next(self._versions))
+        is_new = key not in self._store(kind)
+        has_ended = (
+            "deletionTimestamp" in metadata
+            and not metadata.get("finalizers")
+            and not metadata.get("deletionGracePeriodSeconds")
+        )
+        if has_ended:
+            self._store(kind).pop(key, None)
+            self._tell(kind, "DELETED", body)
+            self._collect(metadata["uid"])
+            return
+        self._store(kind)[key] = body
+        self._tell(kind, "ADDED" if is_new else "MODIFIED", body)
+
+    def _tell(self, kind: Kind[Any], event: str, body: Body) -> None:
+        for queue in self._watchers.get(kind, ()):
+            queue.put_nowait((event, body))
+
+    def _delete(
+        self,
+        kind: Kind[Any],
+        key: Key,
+        before: Body,
+        grace_period_seconds: int | None,
+        propagation: str,
+    ) -> None:
+        body = copy.deepcopy(before)
+        metadata = body["metadata"]
+        grace = _grace(kind, body, grace_period_seconds)
+        if "deletionTimestamp" in metadata:
+            grace = min(grace, metadata.get("deletionGracePeriodSeconds", 0))
+        metadata.setdefault("deletionTimestamp", _written(self.clock()))
+        metadata["deletionGracePeriodSeconds"] = grace
+        if propagation == "Orphan":
+            self._orphan(metadata["uid"])
+        if propagation == "Foreground" and self._dependents(metadata["uid"]):
+            finalizers = metadata.setdefault("finalizers", [])
+            if FOREGROUND_FINALIZER not in finalizers:
+                finalizers.append(FOREGROUND_FINALIZER)
+        if body == before:
+            return
+        self._save(kind, key, body)
+        if FOREGROUND_FINALIZER in metadata.get("finalizers", ()):
+            for dependent_kind, dependent_key in self._dependents(metadata["uid"]):
+                dependent = self._store(dependent_kind)[dependent_key]
+                self._delete(dependent_kind, dependent_key, dependent, None, "Background")
+
+    def _dependents(self, uid: str) -> builtins.list[tuple[Kind[Any], Key]]:
+        return [
+            (kind, key)
+            for kind, store in self._objects.items()
+            for key, body in store.items()
+            if any(o.get("uid") == uid for o in body["metadata"].get("ownerReferences") or ())
+        ]
+
+    def _orphan(self, uid: str) -> None:
+        for kind, key in self._dependents(uid):
+            body = copy.deepcopy(self._store(kind)[key])
+            owners = body["metadata"]["ownerReferences"]
+            body["metadata"]["ownerReferences"] = [o for o in owners if o.get("uid") != uid]
+            self._save(kind, key, body)
+
+    def _collect(self, uid: str) -> None:
+        """Do the garbage collector's part when an object has gone."""
+        living = {b["metadata"]["uid"] for s in self._objects.values() for b in s.values()}
+        for kind, key in self._dependents(uid):
+            body = self._store(kind).get(key)
+            if body is None:
+                continue
+            if not any(o.get("uid") in living for o in body["metadata"]["ownerReferences"]):
+                self._delete(kind, key, body, None, "Background")
+        for kind, store in list(self._objects.items()):
+            for key, body in list(store.items()):
+                waits = FOREGROUND_FINALIZER in body["metadata"].get("finalizers", ())
+                if waits and not self._dependents(body["metadata"]["uid"]):
+                    after = copy.deepcopy(body)
+                    after["metadata"]["finalizers"].remove(FOREGROUND_FINALIZER)
+                    self._save(kind, key, after)
+
+    def _spend_budget(self, pod: Body) -> None:
+        namespace = pod["metadata"]["namespace"]
+        matching = [
+            (key, budget)
+            for key, budget in self._store(kinds.POD_DISRUPTION_BUDGET).items()
+            if key[0] == namespace
+            and _selects(budget.get("spec", {}).get("selector"), _labels(pod))
+        ]
+        if len(matching) > 1:
+            raise UnavailableError(
+                "This pod has more than one PodDisruptionBudget, "
+                "which the eviction subresource does not support.",
+                status=500,
+                reason="InternalError",
+            )
+        for key, before in matching:
+            if _may_go_unready(before, pod):
+                continue
+            budget = copy.deepcopy(before)
+            allowed = budget.setdefault("status", {}).get("disruptionsAllowed", 0)
+            if allowed <= 0:
+                raise TooManyRequestsError(
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                    status=429,
+                    reason="TooManyRequests",
+                )
+            budget["status"]["disruptionsAllowed"] = allowed - 1
+            self._save(kinds.POD_DISRUPTION_BUDGET, key, budget)
+
+
+def _decoded(kind: Kind[T], body: Body) -> T:
+    return msgspec.convert(body, kind.type)
+
+
+def _key(kind: Kind[Any], body: Body) -> Key:
+    metadata = body["metadata"]
+    return (metadata.get("namespace", "") if kind.namespaced else "", metadata["name"])
+
+
+def _labels(body: Body) -> Mapping[str, str]:
+    labels: Mapping[str, str] = body["metadata"].get("labels") or {}
+    return labels
+
+
+def _desired(body: Body) -> Body:
+    return {name: part for name, part in body.items() if name not in ("metadata", "status")}
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _merged(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7396) to a copy."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = copy.deepcopy(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result.get(name), value)
+    return result
+
+
+def _expect(kind: Kind[Any], body: Body, *, resource_version: str = "", uid: str = "") -> None:
+    metadata = body["metadata"]
+    wanted = {"resourceVersion": resource_version, "uid": uid}
+    for name, value in wanted.items():
+        if value and metadata[name] != value:
+            raise ConflictError(
+                f"{kind.plural} {metadata['name']!r}: {name} is {metadata[name]}, not {value}",
+                status=409,
+                reason="Conflict",
+            )
+
+
+def _grace(kind: Kind[Any], body: Body, asked: int | None) -> int:
+    """Return how long the object's kubelet has, in seconds; only bound pods have one."""
+    spec = body.get("spec", {})
+    over = body.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    if kind != kinds.POD or not spec.get("nodeName") or over:
+        return 0
+    if asked is not None:
+        return asked
+    grace: int = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    return grace
+
+
+def _may_go_unready(budget: Body, pod: Body) -> bool:
+    """Whether the budget lets a pod go that is not Ready."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    policy = budget.get("spec", {}).get("unhealthyPodEvictionPolicy")
+    return policy == "AlwaysAllow" and not is_ready
+
+
+Labels = Mapping[str, str]
+
+_TERM = re.compile(r"(!?)([^\s,!=()]+)\s*(?:(==?|!=)\s*([^\s,()]*)|(in|notin)\s*\(([^)]*)\))?\s*$")
+_COMMA = re.compile(r",(?![^(]*\))")
+
+
+def _label_terms(selector: str) -> Iterator[Callable[[Labels], bool]]:
+    """Yield the terms of a label selector as written in a query."""
+    for text in filter(None, (part.strip() for part in _COMMA.split(selector))):
+        match = _TERM.match(text)
+        if match is None:
+            raise InvalidError(f"unable to parse the label selector {selector!r}", status=400)
+        absent, key, equality, value, membership, values = match.groups()
+        if equality:
+            yield _expression(key, "NotIn" if equality == "!=" else "In", [value])
+        elif membership:
+            listed = [v.strip() for v in values.split(",")]
+            yield _expression(key, "In" if membership == "in" else "NotIn", listed)
+        else:
+            yield _expression(key, "DoesNotExist" if absent else "Exists", [])
+
+
+def _expression(key: str, operator: str, values: list[str]) -> Callable[[Labels], bool]:
+    tests: dict[str, Callable[[Labels], bool]] = {
+        "In": lambda labels: labels.get(key) in values,
+        "NotIn": lambda labels: labels.get(key) not in values,
+        "Exists": lambda labels: key in labels,
+        "DoesNotExist": lambda labels: key not in labels,
+    }
+    return tests[operator]
+
+
+def _selects(selector: Body | None, labels: Labels) -> bool:
+    """Whether a LabelSelector matches; none at all matches nothing, an empty one everything."""
+    if selector is None:
+        return False
+    equal = all(labels.get(k) == v for k, v in (selector.get("matchLabels") or {}).items())
+    return equal and all(
+        _expression(e["key"], e["operator"], e.get("values") or [])(labels)
+        for e in selector.get("matchExpressions") or ()
+    )
+
+
+def _field_terms(selector: str) -> Iterator[Callable[[Body], bool]]:
+    """Yield the terms of a field selector such as `spec.nodeName=a,status.phase!=Failed`."""
+    for text in filter(None, selector.split(",")):
+        path, negated, value = re.split(r"(!?)==?", text, maxsplit=1)
+
+        def holds(body: Body, path: str = path, negated: str = negated, value: str = value) -> bool:
+            found: Any = body
+            for step in path.split("."):
+                found = found.get(step) if isinstance(found, dict) else None
+            return ((found or "") == value) != bool(negated)
+
+        yield holds

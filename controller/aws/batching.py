@@ -1,0 +1,91 @@
+"""Questions that come close together, asked of AWS as one.
+
+Describing and terminating are joined: a hundred nodes that go at once cost a call,
+not a hundred. CreateFleet is not: its ClientToken is what makes a launch happen
+once for one claim whatever crashes in between, and its tags name the claim, so a
+call that served several claims could be neither repeated nor told apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Batcher(Generic[K, V]):
+    """Joins single questions into calls.
+
+    `ask` is given the keys of one batch, each once, and answers with a mapping; a key
+    that is missing from it is answered None. What it raises is raised to all who asked.
+    `idle` and `longest` are seconds, `size` a number of keys.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]],
+        *,
+        idle: float = 0.1,
+        longest: float = 1.0,
+        size: int = 500,
+    ) -> None:
+        self._ask = ask
+        self._idle = idle
+        self._longest = longest
+        self._size = size
+        self._waiting: dict[K, asyncio.Future[V | None]] = {}
+        self._window: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[None]] = set()
+        self._came = asyncio.Event()
+
+    async def get(self, key: K) -> V | None:
+        """Return the answer for one key."""
+        future = self._waiting.get(key)
+        if future is None:
+            future = self._waiting[key] = asyncio.get_running_loop().create_future()
+        self._came.set()
+        if len(self._waiting) >= self._size:
+            self._flush()
+        elif self._window is None:
+            self._window = asyncio.create_task(self._keep_open())
+        # Whoever gives up leaves the others their answer.
+        return await asyncio.shield(future)
+
+    async def _keep_open(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._longest
+        while (left := min(self._idle, end - loop.time())) > 0:
+            self._came.clear()
+            try:
+                await asyncio.wait_for(self._came.wait(), left)
+            except TimeoutError:
+                break
+        self._window = None
+        self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        if self._window is not None:
+            self._window.cancel()
+            self._window = None
+        if waiting:
+            task = asyncio.create_task(self._answer(waiting))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _answer(self, waiting: Mapping[K, asyncio.Future[V | None]]) -> None:
+        try:
+            answers = await self._ask(list(waiting))
+        except Exception as exc:
+            for future in waiting.values():
+                if not future.done():
+                    future.set_exception(exc)
+                    # Those who gave up leave nobody to hear of it.
+                    future.exception()
+            return
+        for key, future in waiting.items():
+            if not future.done():
+                future.set_result(answers.get(key))

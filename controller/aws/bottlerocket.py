@@ -1,0 +1,136 @@
+"""Bottlerocket's settings: TOML, the user's below and ours above."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from controller.apis.taints import Taint
+from controller.aws.cluster import Cluster
+
+Table = dict[str, Any]
+
+RAID_COMMAND = "000-mount-instance-storage"
+RAID_DIRECTORIES = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods")
+DEFAULT_DIRECTORIES_SINCE = (1, 46, 0)
+"""The first release that binds the right directories without being told."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+$")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+
+
+def settings(
+    custom: str,
+    *,
+    cluster: Cluster,
+    labels: Mapping[str, str],
+    taints: Iterable[Taint],
+    kubelet: Mapping[str, Any],
+    raid: bool,
+    version: str,
+) -> str:
+    """Return the user's settings with ours laid over them.
+
+    Raises:
+        ValueError: the user's text is not TOML.
+
+    """
+    document: Table = tomllib.loads(custom)
+    table = document.setdefault("settings", {})
+    kubernetes = table.setdefault("kubernetes", {})
+    kubernetes |= {
+        "cluster-name": cluster.name,
+        "api-server": cluster.endpoint,
+        "cluster-certificate": cluster.ca_bundle,
+        "node-labels": {**kubernetes.get("node-labels", {}), **labels},
+        "node-taints": _taints(taints),
+        **dict(_kubelet(kubelet)),
+    }
+    if raid:
+        table.setdefault("bootstrap-commands", {})[RAID_COMMAND] = _raid(version)
+    return written(document)
+
+
+def _taints(taints: Iterable[Taint]) -> Table:
+    found: Table = {}
+    for taint in taints:
+        found.setdefault(taint.key, []).append(f"{taint.value}:{taint.effect}")
+    return found
+
+
+def _kubelet(kubelet: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    dns = kubelet.get("clusterDNS")
+    if dns:
+        yield "cluster-dns-ip", dns[0]
+    for ours, theirs in (
+        ("maxPods", "max-pods"),
+        ("cpuCFSQuota", "cpu-cfs-quota"),
+        ("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period"),
+    ):
+        if kubelet.get(ours) is not None:
+            yield theirs, kubelet[ours]
+    for ours, theirs in (
+        ("imageGCHighThresholdPercent", "image-gc-high-threshold-percent"),
+        ("imageGCLowThresholdPercent", "image-gc-low-threshold-percent"),
+    ):
+        if kubelet.get(ours) is not None:
+            yield theirs, str(kubelet[ours])
+    for ours, theirs in (
+        ("systemReserved", "system-reserved"),
+        ("kubeReserved", "kube-reserved"),
+        ("evictionHard", "eviction-hard"),
+        ("evictionSoft", "eviction-soft"),
+        ("evictionSoftGracePeriod", "eviction-soft-grace-period"),
+    ):
+        if kubelet.get(ours):
+            yield theirs, {key: str(value) for key, value in kubelet[ours].items()}
+
+
+def _raid(version: str) -> Table:
+    found = _VERSION.search(version)
+    knows = found is not None and tuple(map(int, found.groups())) >= DEFAULT_DIRECTORIES_SINCE
+    bind = ["apiclient", "ephemeral-storage", "bind"]
+    return {
+        "commands": [
+            ["apiclient", "ephemeral-storage", "init"],
+            bind if knows else [*bind, "--dirs", *RAID_DIRECTORIES],
+        ],
+        "essential": True,
+        "mode": "always",
+    }
+
+
+def written(document: Mapping[str, Any]) -> str:
+    """Write a document as TOML: scalars first, then a section per table, keys in order."""
+    return "\n".join(_section((), document)) + "\n"
+
+
+def _section(path: Sequence[str], table: Mapping[str, Any]) -> Iterator[str]:
+    scalars = {k: v for k, v in table.items() if not isinstance(v, dict)}
+    tables = {k: v for k, v in table.items() if isinstance(v, dict)}
+    if path and (scalars or not tables):
+        yield f"[{'.'.join(map(_key, path))}]"
+    for key in sorted(scalars):
+        yield f"{_key(key)} = {_value(scalars[key])}"
+    for key in sorted(tables):
+        yield from _section((*path, key), tables[key])
+
+
+def _key(key: str) -> str:
+    return key if _BARE.match(key) else json.dumps(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # TOML's basic strings take JSON's escapes.
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(k)} = {_value(v)}' for k, v in sorted(value.items()))}}}"
+    return str(value)

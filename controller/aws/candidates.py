@@ -1,0 +1,173 @@
+"""Offerings as EC2 is shown them: each with the launch template it is launched from.
+
+A template depends on the image, on how many pods the kubelet takes and on the way
+to buy, so that the many offerings of a launch share a few. Claims of one pool share
+them too: what was written for one is kept for the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import AMIStatus, EC2NodeClass
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.quantities import MILLI
+from controller.aws.cluster import Cluster
+from controller.aws.families import AL2023, CUSTOM, alias_of, family_of
+from controller.aws.fleet import CAPACITY_BLOCK, INTERRUPTIBLE, Candidate
+from controller.aws.instancetypes import EFA
+from controller.aws.launchtemplates import LaunchTemplate, Reservation, launch_template
+from controller.aws.offerings import (
+    RESERVATION_ID,
+    RESERVATION_INTERRUPTIBLE,
+    RESERVATION_TYPE,
+    image_for,
+)
+from controller.aws.placementgroups import PlacementGroup
+from controller.aws.subnets import Subnet
+from controller.aws.userdata import (
+    Bootstrap,
+    UserDataError,
+    allowed_labels,
+    registered_taints,
+    user_data,
+)
+from controller.cloudprovider.errors import NodeClassNotReadyError
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.resources import PODS
+
+NITRO_SANDBOX = "eks.amazonaws.com/nitro-sandbox"
+"""A resource that no machine has: asking for it turns on Nitro Enclaves."""
+
+
+class Written:
+    """Templates written before, by all that went into them: claims of one pool share them."""
+
+    kept = 256
+
+    def __init__(self) -> None:
+        self._templates: dict[bytes, LaunchTemplate] = {}
+
+    def get(self, key: bytes, write: Callable[[], LaunchTemplate]) -> LaunchTemplate:
+        """Return the template of this key, written now if it is new."""
+        found = self._templates.pop(key, None) or write()
+        # Put back at the end: what is at the front has not been used for longest.
+        self._templates[key] = found
+        while len(self._templates) > self.kept:
+            del self._templates[next(iter(self._templates))]
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """Writes the templates of one launch; offerings that need the same share it."""
+
+    claim: NodeClaim
+    node_class: EC2NodeClass
+    cluster: Cluster
+    tags: Mapping[str, str]
+    group: PlacementGroup | None
+    tenancy: str
+    names_reservations: bool
+    in_isolated_partition: bool
+    written: Written
+    _own: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        claim, status = self.claim, self.node_class.status
+        self._own = msgspec.json.encode(
+            [
+                sorted(claim.metadata.labels.items()),
+                claim.spec.taints,
+                claim.spec.startup_taints,
+                NITRO_SANDBOX in claim.spec.resources.requests,
+                self.node_class.spec,
+                status.security_groups,
+                status.instance_profile,
+                dataclasses.asdict(self.cluster),
+                sorted(self.tags.items()),
+                self.group.id if self.group else "",
+                self.tenancy,
+            ]
+        )
+
+    def candidate(
+        self, instance_type: InstanceType, offering: Offering, subnet: Subnet
+    ) -> Candidate:
+        """Return an offering with its template."""
+        image = image_for(instance_type, self.node_class.status.amis)
+        if image is None:
+            raise NodeClassNotReadyError(f"no image of the class runs on {instance_type.name}")
+        pods = instance_type.capacity.get(PODS, 0) // MILLI
+        wants_efa = EFA in self.claim.spec.resources.requests
+        efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa else 0
+        reservation = offering.requirements.get(RESERVATION_ID, "")
+        own = [image.id, image.name, pods, efas, offering.capacity_type, reservation]
+        template = self.written.get(
+            self._own + msgspec.json.encode(own),
+            lambda: self._write(image, pods, efas, offering),
+        )
+        return Candidate(instance_type, offering, template, image.id, subnet.id)
+
+    def _write(self, image: AMIStatus, pods: int, efas: int, offering: Offering) -> LaunchTemplate:
+        reservation = offering.requirements.get(RESERVATION_ID, "")
+        return launch_template(
+            self.node_class,
+            family=family_of(self.node_class),
+            image_id=image.id,
+            user_data=self._user_data(pods, offering.capacity_type, image.name),
+            capacity_type=offering.capacity_type,
+            tags=self.tags,
+            ipv6=self.cluster.ipv6,
+            efa_interfaces=efas,
+            enclaves=NITRO_SANDBOX in self.claim.spec.resources.requests,
+            tenancy=self.tenancy,
+            placement={"GroupId": self.group.id} if self.group else None,
+            reservation=Reservation(id=reservation, market=market(offering))
+            if reservation
+            else None,
+            names_reservations=self.names_reservations,
+            in_isolated_partition=self.in_isolated_partition,
+        )
+
+    def _user_data(self, pods: int, capacity_type: str, image_name: str) -> str:
+        spec, family = self.node_class.spec, family_of(self.node_class)
+        if family is AL2023 and not self.cluster.service_cidr:
+            raise NodeClassNotReadyError("EKS does not tell the cluster's service CIDR")
+        own = {**self.claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
+        if family is not CUSTOM:
+            own[labels.DO_NOT_SYNC_TAINTS] = "true"
+        kubelet = {**spec.kubelet, "maxPods": pods}
+        if self.cluster.dns and not kubelet.get("clusterDNS"):
+            kubelet["clusterDNS"] = [self.cluster.dns]
+        claim = self.claim.spec
+        alias = alias_of(self.node_class)
+        pinned = alias[1] if alias and alias[1] != "latest" else image_name
+        try:
+            return user_data(
+                family,
+                Bootstrap(
+                    cluster=self.cluster,
+                    labels=allowed_labels(own),
+                    taints=registered_taints(*claim.taints, *claim.startup_taints),
+                    kubelet=kubelet,
+                    custom=spec.user_data or "",
+                    raid=spec.instance_store_policy == "RAID0",
+                    image_version=pinned,
+                ),
+            )
+        except UserDataError as exc:
+            raise NodeClassNotReadyError(str(exc)) from exc
+
+
+def market(offering: Offering) -> str:
+    """Return the market a reservation is bought on; empty for an ordinary one."""
+    carried = offering.requirements
+    if carried.get(RESERVATION_TYPE) == CAPACITY_BLOCK:
+        return CAPACITY_BLOCK
+    return INTERRUPTIBLE if carried.get(RESERVATION_INTERRUPTIBLE) == "true" else ""

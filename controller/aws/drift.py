@@ -1,0 +1,47 @@
+"""How an instance can differ from what its class would launch today."""
+
+from __future__ import annotations
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.nodeclaim import NodeClaim
+from controller.aws.instances import Described
+from controller.aws.offerings import RESERVATION_ID, image_for
+from controller.cloudprovider.instancetypes import InstanceType
+
+
+def drift_reason(
+    claim: NodeClaim,
+    node_class: EC2NodeClass,
+    *,
+    found: Described,
+    instance_type: InstanceType,
+    reservations: frozenset[str],
+    placement_group_id: str = "",
+) -> str | None:
+    """Return the first way in which the instance differs, or None."""
+    if _made_from_another(claim, node_class):
+        return "NodeClassDrift"
+    image = image_for(instance_type, node_class.status.amis)
+    if image is None or image.id != claim.status.image_id:
+        return "AMIDrift"
+    if found.security_groups != {g.id for g in node_class.status.security_groups}:
+        return "SecurityGroupDrift"
+    if found.subnet_id not in {s.id for s in node_class.status.subnets}:
+        return "SubnetDrift"
+    reservation = claim.metadata.labels.get(RESERVATION_ID, "")
+    if reservation and reservation not in reservations:
+        return "CapacityReservationDrift"
+    labelled = claim.metadata.labels.get(f"{labels.AWS_GROUP}/placement-group-id", "")
+    if labelled != placement_group_id:
+        return "PlacementGroupDrift"
+    return None
+
+
+def _made_from_another(claim: NodeClaim, node_class: EC2NodeClass) -> bool:
+    """Whether the class has changed since; hashes of different versions say nothing."""
+    then, now = claim.metadata.annotations, node_class.metadata.annotations
+    hashes = [written.get(labels.NODECLASS_HASH) for written in (then, now)]
+    versions = [written.get(labels.NODECLASS_HASH_VERSION) for written in (then, now)]
+    known = all(hashes) and all(versions)
+    return known and versions[0] == versions[1] and hashes[0] != hashes[1]

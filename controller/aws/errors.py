@@ -1,0 +1,222 @@
+"""What AWS answers instead of doing as asked, in our words.
+
+* CloudProviderError
+  x AwsError             anything else AWS refuses; carries AWS's own code
+  x ThrottledError       slow down; nothing may be concluded
+  x NodeClaimNotFoundError, InsufficientCapacityError, CreateError: see the port
+
+Codes are kept as sets, each with the question it answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    ThrottledError,
+)
+
+INSUFFICIENT_CAPACITY = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "MaxSpotInstanceCountExceeded",
+        "VcpuLimitExceeded",
+        "UnfulfillableCapacity",
+        "Unsupported",
+        "InsufficientFreeAddressesInSubnet",
+        "MaxFleetCountExceeded",
+        "ReservationCapacityExceeded",
+    }
+)
+"""Another offering, or the same one later, may do."""
+
+QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded", "MaxFleetCountExceeded"})
+"""The account may have no more; the machine itself is not to blame."""
+
+NO_ADDRESSES = "InsufficientFreeAddressesInSubnet"
+
+NOT_FOUND = frozenset(
+    {
+        "InvalidInstanceID.NotFound",
+        "InvalidLaunchTemplateName.NotFoundException",
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidPlacementGroup.Unknown",
+        "InvalidCapacityReservationId.NotFound",
+        "InvalidSubnetID.NotFound",
+        "InvalidGroup.NotFound",
+        "InvalidGroupId.NotFound",
+        "InvalidAMIID.NotFound",
+        "NoSuchEntity",
+        "ParameterNotFound",
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "QueueDoesNotExist",
+        "ResourceNotFoundException",
+    }
+)
+LAUNCH_TEMPLATE_NOT_FOUND = frozenset(
+    {"InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound"}
+)
+ALREADY_EXISTS = frozenset(
+    {"InvalidLaunchTemplateName.AlreadyExistsException", "EntityAlreadyExists"}
+)
+THROTTLED = frozenset(
+    {
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "TooManyRequestsException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "EC2ThrottledException",
+        "SlowDown",
+        "PriorRequestNotComplete",
+    }
+)
+UNAUTHORIZED = frozenset(
+    {
+        "UnauthorizedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "UnauthorizedAccess",
+        "AWS.SimpleQueueService.AccessDenied",
+    }
+)
+SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
+DRY_RUN_PASSED = "DryRunOperation"
+
+
+class AwsError(CloudProviderError):
+    """AWS refused; `code` is its own word for it, `operation` what was asked."""
+
+    def __init__(self, message: str, *, code: str, operation: str = "", status: int = 0) -> None:
+        super().__init__(message, reason=launch_reason(code, message))
+        self.code = code
+        self.operation = operation
+        self.status = status
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether what was named does not exist."""
+        return self.code in NOT_FOUND
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether a permission is missing."""
+        return self.code in UNAUTHORIZED
+
+    @property
+    def is_server_fault(self) -> bool:
+        """Whether AWS itself failed, so that asking again may help."""
+        return self.status >= 500 or self.code in {"InternalError", "InternalFailure"}
+
+
+class UnreachableError(CloudProviderError):
+    """AWS could not be reached or has no credentials for us; nothing may be concluded."""
+
+    reason = "CloudUnreachable"
+
+
+@contextmanager
+def translated(operation: str = "") -> Iterator[None]:
+    """Raise our errors in place of botocore's, with theirs chained."""
+    try:
+        yield
+    except ClientError as exc:
+        raise _from_client(exc, operation) from exc
+    except (NoCredentialsError, PartialCredentialsError) as exc:
+        raise UnreachableError(
+            f"{operation}: {exc}; give the controller's service account an EKS Pod Identity "
+            "association or an eks.amazonaws.com/role-arn annotation",
+            reason="NoCredentials",
+        ) from exc
+    except (BotoCoreError, HTTPClientError) as exc:
+        raise UnreachableError(f"{operation}: {exc}") from exc
+
+
+def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
+    error = exc.response.get("Error", {})
+    code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+    asked = operation or str(exc.operation_name)
+    status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    text = f"{asked}: {message} ({code})"
+    if code in THROTTLED:
+        return ThrottledError(text)
+    return AwsError(text, code=code, operation=asked, status=status)
+
+
+_REASONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (reason, re.compile(pattern, re.IGNORECASE | re.DOTALL))
+    for reason, pattern in (
+        ("SpotSLRCreationFailed", r"ServiceLinkedRoleCreationNotPermitted"),
+        ("UnauthorizedByPermissionBoundary", r"explicit deny in a permissions boundary"),
+        ("UnauthorizedByServiceControlPolicy", r"service control policy"),
+        ("UnauthorizedNoIdentityPolicy", r"no identity-based policy allows"),
+        ("AMIAuthorizationFailure", r"not authorized for images?|AuthFailure.*ami-"),
+        ("SecurityGroupSubnetVPCMismatch", r"belong to different networks"),
+        ("InstanceProfileNameInvalid", r"Invalid IAM Instance Profile name"),
+        ("LaunchTemplateNotFound", r"InvalidLaunchTemplate(?:Name|Id)\.NotFound"),
+        ("UserDataSizeLimitExceeded", r"User data is limited to"),
+        ("InvalidAMIID", r"InvalidAMIID\.Malformed"),
+        ("AMINotFound", r"InvalidAMIID\.NotFound|image id .* does not exist"),
+        ("RequestLimitExceeded", r"RequestLimitExceeded|Throttling"),
+        ("InternalError", r"InternalError|InternalFailure|ServerInternal"),
+        ("FreeTierIneligible", r"not eligible for Free Tier"),
+        ("FleetQuotaExceeded", r"MaxFleetCountExceeded"),
+        ("AccountPendingVerification", r"PendingVerification"),
+        ("SpotQuotaExceeded", r"MaxSpotInstanceCountExceeded"),
+        ("VCPULimitExceeded", r"VcpuLimitExceeded"),
+        ("InsufficientFreeAddressesInSubnet", r"InsufficientFreeAddressesInSubnet"),
+        ("Unauthorized", r"UnauthorizedOperation|AccessDenied|AuthFailure|not authorized"),
+    )
+)
+
+
+def launch_reason(code: str, message: str) -> str:
+    """Return the CamelCase reason a launch failed for, from AWS's code and text."""
+    text = f"{code} {message}"
+    return next((reason for reason, form in _REASONS if form.search(text)), "LaunchFailed")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetError:
+    """One line of `Errors` of a fleet: an offering that was refused, and why."""
+
+    code: str
+    message: str
+    instance_type: str = ""
+    zone: str = ""
+    subnet_id: str = ""
+
+    @property
+    def is_insufficient_capacity(self) -> bool:
+        """Whether another offering may do."""
+        return self.code in INSUFFICIENT_CAPACITY
+
+
+def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:
+    """Return what to raise when a fleet brought no instance."""
+    told = list(errors)
+    lines = sorted({f"{e.code}: {e.message}" for e in told})
+    text = "; ".join(lines) or "EC2 launched nothing and gave no reason"
+    if told and all(e.is_insufficient_capacity for e in told):
+        return InsufficientCapacityError(f"with fleet error(s), {text}")
+    telling = next((e for e in told if not e.is_insufficient_capacity), None)
+    reason = launch_reason(telling.code, telling.message) if telling else "LaunchFailed"
+    return CreateError(f"creating instance, with fleet error(s), {text}", reason=reason)

@@ -1,0 +1,163 @@
+"""One launch: what CreateFleet is asked, and what its answer means.
+
+A claim is one fleet of type `instant` with one instance. EC2 is shown up to sixty
+types in every zone they may lie in, and picks by its allocation strategy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.apis import labels
+from controller.aws.errors import FleetError
+from controller.aws.launchtemplates import LaunchTemplate
+from controller.aws.selectors import tag_list
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+
+MOST_OVERRIDES = 300
+"""EC2 takes no more in one request."""
+
+PRICE_OVERLAY = "karpenter.sh/price-overlay-applied"
+CAPACITY_BLOCK = "capacity-block"
+INTERRUPTIBLE = "interruptible-capacity-reservation"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An offering EC2 may pick, the template it is launched from and the subnet it lands in."""
+
+    instance_type: InstanceType
+    offering: Offering
+    template: LaunchTemplate
+    image_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What EC2 picked."""
+
+    instance_id: str
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A fleet's answer: an instance, or errors, or both."""
+
+    launched: Launched | None
+    errors: tuple[FleetError, ...]
+
+
+def client_token(claim_uid: str, attempt: int) -> str:
+    """Return the token of a claim's n-th attempt; the next begins when one has failed for good."""
+    return hashlib.sha256(f"{claim_uid}/{attempt}".encode()).hexdigest()[:40]
+
+
+def request(
+    candidates: Sequence[Candidate],
+    *,
+    capacity_type: str,
+    token: str,
+    tags: Mapping[str, str],
+    context: str | None = None,
+    market: str = "",
+    by_priority: bool = False,
+) -> dict[str, Any]:
+    """Write the parameters of CreateFleet; the cheapest candidates are kept if there are too many.
+
+    `market` is `capacity-block` or `interruptible-capacity-reservation`, else empty;
+    `by_priority` lets overlaid prices decide instead of EC2's own.
+    """
+    spot = capacity_type == labels.SPOT
+    kept = sorted(candidates, key=lambda c: (c.offering.price, c.instance_type.name))
+    target = CAPACITY_BLOCK if market == CAPACITY_BLOCK else "spot" if spot else "on-demand"
+    if market == INTERRUPTIBLE:
+        target = "reserved-capacity"
+    parameters: dict[str, Any] = {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": _configs(kept[:MOST_OVERRIDES]),
+        "TargetCapacitySpecification": {
+            "DefaultTargetCapacityType": target,
+            "TotalTargetCapacity": 1,
+        },
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tag_list(tags)}
+            for kind in ("instance", "volume", "fleet")
+        ],
+    }
+    if spot:
+        strategy = "capacity-optimized-prioritized" if by_priority else "price-capacity-optimized"
+        parameters["SpotOptions"] = {"AllocationStrategy": strategy}
+    elif market == INTERRUPTIBLE:
+        parameters["ReservedCapacityOptions"] = {"ReservationTypes": [INTERRUPTIBLE]}
+    elif market != CAPACITY_BLOCK:
+        strategy = "prioritized" if by_priority else "lowest-price"
+        parameters["OnDemandOptions"] = {"AllocationStrategy": strategy}
+    if context:
+        parameters["Context"] = context
+    return parameters
+
+
+def _configs(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
+    by_template: dict[str, list[dict[str, Any]]] = {}
+    for candidate in candidates:
+        by_template.setdefault(candidate.template.name, []).append(
+            {
+                "InstanceType": candidate.instance_type.name,
+                "SubnetId": candidate.subnet_id,
+                "ImageId": candidate.image_id,
+                "AvailabilityZone": candidate.offering.zone,
+                "Priority": candidate.offering.price,
+            }
+        )
+    return [
+        {
+            "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
+            "Overrides": overrides,
+        }
+        for name, overrides in by_template.items()
+    ]
+
+
+def outcome(answer: Mapping[str, Any], candidates: Iterable[Candidate]) -> Outcome:
+    """Read a fleet's answer against what it was shown."""
+    return Outcome(
+        launched=_launched(answer, list(candidates)),
+        errors=tuple(_error(e) for e in answer.get("Errors") or []),
+    )
+
+
+def _launched(answer: Mapping[str, Any], candidates: Sequence[Candidate]) -> Launched | None:
+    for group in answer.get("Instances") or []:
+        if not group.get("InstanceIds"):
+            continue
+        picked = group.get("LaunchTemplateAndOverrides") or {}
+        override = picked.get("Overrides") or {}
+        name = (picked.get("LaunchTemplateSpecification") or {}).get("LaunchTemplateName")
+        matching = [
+            c
+            for c in candidates
+            if c.instance_type.name == group.get("InstanceType", override.get("InstanceType"))
+        ]
+        candidate = min(
+            matching,
+            key=lambda c: (c.subnet_id != override.get("SubnetId"), c.template.name != name),
+        )
+        return Launched(group["InstanceIds"][0], candidate)
+    return None
+
+
+def _error(entry: Mapping[str, Any]) -> FleetError:
+    override = (entry.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
+    return FleetError(
+        code=entry.get("ErrorCode", ""),
+        message=entry.get("ErrorMessage", ""),
+        instance_type=override.get("InstanceType", ""),
+        zone=override.get("AvailabilityZone", ""),
+        subnet_id=override.get("SubnetId", ""),
+    )

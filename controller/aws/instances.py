@@ -1,0 +1,271 @@
+"""Instances of this cluster: found, ended, tagged. Nobody else's is ever seen.
+
+Every question carries the cluster's tag as a filter, so a foreign instance is to us
+as if it did not exist. What EC2 launched a moment ago it may not list yet; for a
+minute we believe the launch rather than the list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from controller.apis import labels
+from controller.aws.batching import Batcher
+from controller.aws.errors import AwsError
+from controller.aws.selectors import tag_list, tags_of
+from controller.aws.session import Aws
+from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
+from controller.cloudprovider.provider import Instance
+
+SETTLING = 60.0
+"""Seconds until a launched instance must be in EC2's lists."""
+
+LIVING = ("pending", "running", "stopping", "stopped", "shutting-down")
+_ENDING = frozenset({"shutting-down", "terminated"})
+_FILTER_VALUES = 200
+"""EC2 takes no more values in one filter."""
+
+
+class NotListedYetError(CloudProviderError):
+    """EC2 does not list an instance that it has just launched."""
+
+    reason = "InstanceNotListedYet"
+
+
+def provider_id(zone: str, instance_id: str) -> str:
+    """Return the id by which Kubernetes knows an instance."""
+    return f"aws:///{zone}/{instance_id}"
+
+
+def instance_id(provider_id: str) -> str:
+    """Return EC2's id of an instance.
+
+    Raises:
+        NodeClaimNotFoundError: the id is not one of EC2's.
+
+    """
+    found = provider_id.rpartition("/")[2]
+    if not provider_id.startswith("aws:///") or not found.startswith("i-"):
+        raise NodeClaimNotFoundError(f"{provider_id!r} is not an instance of EC2")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An instance as EC2 describes it, with what drift asks for."""
+
+    instance: Instance
+    state: str
+    security_groups: frozenset[str]
+    subnet_id: str
+    reservation_id: str
+    profile: str = ""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is terminated."""
+        return self.state == "terminated"
+
+
+def described(d: Mapping[str, Any]) -> Described:
+    """Read an instance as DescribeInstances gives it."""
+    tags = tags_of(d)
+    zone = d["Placement"]["AvailabilityZone"]
+    capacity_type = _capacity_type(d)
+    known = {
+        labels.INSTANCE_TYPE: d["InstanceType"],
+        labels.ZONE: zone,
+        labels.CAPACITY_TYPE: capacity_type,
+        labels.NODEPOOL: tags.get(labels.NODEPOOL, ""),
+        labels.EC2NODECLASS: tags.get(labels.EC2NODECLASS, ""),
+    }
+    return Described(
+        instance=Instance(
+            provider_id=provider_id(zone, d["InstanceId"]),
+            instance_type=d["InstanceType"],
+            zone=zone,
+            capacity_type=capacity_type,
+            image_id=d.get("ImageId", ""),
+            launched_at=d.get("LaunchTime"),
+            deleting=d["State"]["Name"] in _ENDING,
+            labels={name: value for name, value in known.items() if value},
+            tags=tags,
+        ),
+        state=d["State"]["Name"],
+        security_groups=frozenset(g["GroupId"] for g in d.get("SecurityGroups") or []),
+        subnet_id=d.get("SubnetId", ""),
+        reservation_id=d.get("CapacityReservationId", ""),
+        profile=(d.get("IamInstanceProfile") or {}).get("Arn", "").rpartition("/")[2],
+    )
+
+
+def _capacity_type(d: Mapping[str, Any]) -> str:
+    if d.get("SpotInstanceRequestId") or d.get("InstanceLifecycle") == "spot":
+        return labels.SPOT
+    preference = (d.get("CapacityReservationSpecification") or {}).get(
+        "CapacityReservationPreference"
+    )
+    if d.get("CapacityReservationId") and preference == "capacity-reservations-only":
+        return labels.RESERVED
+    return labels.ON_DEMAND
+
+
+class Instances:
+    """The instances of this cluster's claims."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        cluster_name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._aws = aws
+        self._cluster = cluster_name
+        self._clock = clock
+        self._settling: dict[str, tuple[float, Instance]] = {}
+        self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
+        self._endings: Batcher[str, CloudProviderError] = Batcher(self._terminate)
+
+    def launched(self, instance: Instance) -> None:
+        """Believe in an instance that EC2 has just launched, until its lists have it."""
+        self._settling[instance_id(instance.provider_id)] = (self._clock(), instance)
+
+    async def get(self, provider_id: str) -> Described:
+        """Return one instance.
+
+        Raises:
+            NodeClaimNotFoundError: there is none of ours, or it is terminated.
+            NotListedYetError: it has just been launched.
+
+        """
+        wanted = instance_id(provider_id)
+        found = await self._descriptions.get(wanted)
+        if found is not None and not found.is_gone:
+            return found
+        if found is None and self._is_settling(wanted):
+            raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
+        raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
+
+    async def of_claim(self, name: str, *, since: datetime | None) -> Described | None:
+        """Return the instance launched for a claim of this name after this moment, if any."""
+        found = await self._query([{"Name": f"tag:{labels.TAG_NODECLAIM}", "Values": [name]}])
+        return next(
+            (
+                d
+                for d in found
+                if since is None
+                or d.instance.launched_at is None
+                or d.instance.launched_at >= since
+            ),
+            None,
+        )
+
+    async def all(self) -> list[Instance]:
+        """Return every instance that is not terminated, those just launched included."""
+        listed = {instance_id(d.instance.provider_id): d.instance for d in await self._query([])}
+        for settled in [i for i in self._settling if i in listed or not self._is_settling(i)]:
+            del self._settling[settled]
+        return [*listed.values(), *(instance for _, instance in self._settling.values())]
+
+    async def profiles(self) -> frozenset[str]:
+        """Return the names of the instance profiles that living instances bear."""
+        return frozenset(d.profile for d in await self._query([]))
+
+    async def terminate(self, provider_id: str) -> Described | None:
+        """Ask for an instance's end; return it as it was found, or None if not listed yet.
+
+        Raises:
+            NodeClaimNotFoundError: it is gone.
+
+        """
+        wanted = instance_id(provider_id)
+        try:
+            found = await self.get(provider_id)
+        except NotListedYetError:
+            found = None
+        if found is None or not found.instance.deleting:
+            error = await self._endings.get(wanted)
+            if error is not None:
+                raise error
+            self._settling.pop(wanted, None)
+        return found
+
+    async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
+        """Add tags to one of our instances.
+
+        Raises:
+            NodeClaimNotFoundError: it is gone, or was never ours.
+
+        """
+        found = await self.get(provider_id)
+        await self._aws.call(
+            "ec2",
+            "create_tags",
+            Resources=[instance_id(found.instance.provider_id)],
+            Tags=tag_list(tags),
+        )
+
+    def _is_settling(self, wanted: str) -> bool:
+        since, _ = self._settling.get(wanted, (float("-inf"), None))
+        return self._clock() - since < SETTLING
+
+    async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
+        # A filter, unlike the ids parameter, does not fail for all when one is gone.
+        found = await self._query([{"Name": "instance-id", "Values": list(ids)}])
+        return {instance_id(d.instance.provider_id): d for d in found}
+
+    async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
+        reservations = await self._aws.pages(
+            "ec2",
+            "describe_instances",
+            "Reservations",
+            Filters=[
+                {"Name": "tag-key", "Values": [labels.NODEPOOL]},
+                {"Name": "tag-key", "Values": [labels.EC2NODECLASS]},
+                {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self._cluster]},
+                {"Name": "instance-state-name", "Values": list(LIVING)},
+                *filters,
+            ],
+            PaginationConfig={"PageSize": 1000},
+        )
+        return [described(d) for r in reservations for d in r["Instances"]]
+
+    async def _terminate(self, ids: Sequence[str]) -> dict[str, CloudProviderError]:
+        """Terminate together; when that fails, one by one, and answer who failed and how."""
+        try:
+            await self._aws.call("ec2", "terminate_instances", InstanceIds=list(ids))
+        except AwsError as exc:
+            if len(ids) == 1:
+                return {ids[0]: _ending_error(ids[0], exc)}
+            failed: dict[str, CloudProviderError] = {}
+            for each in ids:
+                failed |= await self._terminate([each])
+            return failed
+        return {}
+
+
+def _ending_error(wanted: str, exc: AwsError) -> CloudProviderError:
+    if exc.is_not_found:
+        gone = NodeClaimNotFoundError(f"{wanted} does not exist")
+        gone.__cause__ = exc
+        return gone
+    return exc
+
+
+def as_launched(found: Described, known: Instance) -> Instance:
+    """Return what a launch answers for an instance found again: EC2's facts, our labels."""
+    return replace(
+        known,
+        provider_id=found.instance.provider_id,
+        instance_type=found.instance.instance_type,
+        zone=found.instance.zone,
+        capacity_type=found.instance.capacity_type,
+        image_id=found.instance.image_id,
+        launched_at=found.instance.launched_at,
+        tags=found.instance.tags,
+    )

@@ -1,0 +1,452 @@
+"""Instance types: what EC2 says of a machine, and what Kubernetes gets to see of it.
+
+`Machine` keeps what matters of an EC2 description. The functions below it are
+pure: capacity, overhead and labels of a machine for one node class. The memory
+the hypervisor keeps is estimated, pods follow the addresses of the network
+interfaces, and reservations follow the EKS images' own formulas.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import BlockDeviceMapping, EC2NodeClass, NetworkInterface
+from controller.apis.quantities import MILLI, parse
+from controller.apis.taints import Requirement
+from controller.aws.families import CUSTOM, Family, family_of
+from controller.constraints.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    Resources,
+    parsed,
+    total,
+)
+
+MIB = 2**20
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+EFA = "vpc.amazonaws.com/efa"
+PRIVATE_IPV4 = "vpc.amazonaws.com/PrivateIPv4Address"
+NEURON = "aws.amazon.com/neuron"
+NEURON_CORE = "aws.amazon.com/neuroncore"
+GPU_RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
+EXOTIC = frozenset({*GPU_RESOURCES.values(), NEURON, NEURON_CORE})
+"""Resources that make a machine too dear to be taken for ordinary pods."""
+
+_ARM64_FIRMWARE_MIB = 64
+_NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """Devices of one kind; memory of one device in MiB, cores of a Neuron device."""
+
+    name: str
+    manufacturer: str
+    count: int
+    memory: int = 0
+    cores: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCard:
+    """A network card and how many interfaces it takes."""
+
+    index: int
+    interfaces: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What EC2 says of an instance type, cut to what is used; memory in MiB, storage in GB."""
+
+    name: str
+    architectures: tuple[str, ...]
+    usage_classes: frozenset[str]
+    cpus: int
+    memory: int
+    manufacturer: str = ""
+    clock_mhz: int | None = None
+    hypervisor: str = ""
+    bare_metal: bool = False
+    encryption_in_transit: bool = False
+    enclaves: bool = False
+    nested_virtualization: bool = False
+    ena: bool = True
+    storage: int = 0
+    nvme: bool = False
+    ebs_mbps: int | None = None
+    network_mbps: int | None = None
+    ipv4_per_interface: int = 0
+    efa_interfaces: int = 0
+    default_card: int = 0
+    cards: tuple[NetworkCard, ...] = ()
+    gpus: tuple[Accelerator, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
+    neuron: tuple[Accelerator, ...] = ()
+    placement_strategies: frozenset[str] = frozenset()
+
+    @property
+    def size(self) -> str:
+        """The part of the name behind the dot."""
+        return self.name.partition(".")[2]
+
+    @property
+    def is_nitro(self) -> bool:
+        """Whether it runs on Nitro; bare metal of EC2 always does."""
+        return self.hypervisor == "nitro" or self.bare_metal
+
+    @property
+    def default_interfaces(self) -> int:
+        """How many interfaces its default network card takes."""
+        return next((c.interfaces for c in self.cards if c.index == self.default_card), 0)
+
+
+def machine(described: Mapping[str, Any]) -> Machine:
+    """Read a description as DescribeInstanceTypes gives it."""
+    network = described.get("NetworkInfo") or {}
+    processor = described.get("ProcessorInfo") or {}
+    disks = described.get("InstanceStorageInfo") or {}
+    ebs = described.get("EbsInfo") or {}
+    clock = processor.get("SustainedClockSpeedInGhz")
+    default_ebs = ebs.get("EbsOptimizedSupport") == "default"
+    return Machine(
+        name=described["InstanceType"],
+        architectures=tuple(
+            ARCHITECTURES[a]
+            for a in processor.get("SupportedArchitectures", [])
+            if a in ARCHITECTURES
+        ),
+        usage_classes=frozenset(described.get("SupportedUsageClasses") or []),
+        cpus=described["VCpuInfo"]["DefaultVCpus"],
+        memory=described["MemoryInfo"]["SizeInMiB"],
+        manufacturer=_kebab(processor.get("Manufacturer", "")),
+        clock_mhz=round(clock * 1000) if clock else None,
+        hypervisor=described.get("Hypervisor", ""),
+        bare_metal=described.get("BareMetal", False),
+        encryption_in_transit=network.get("EncryptionInTransitSupported", False),
+        enclaves=described.get("NitroEnclavesSupport") == "supported",
+        nested_virtualization="nested-virtualization" in processor.get("SupportedFeatures", []),
+        ena=network.get("EnaSupport", "unsupported") != "unsupported",
+        storage=disks.get("TotalSizeInGB", 0),
+        nvme=disks.get("NvmeSupport", "unsupported") != "unsupported",
+        ebs_mbps=ebs["EbsOptimizedInfo"]["MaximumBandwidthInMbps"] if default_ebs else None,
+        network_mbps=_network_mbps(network),
+        ipv4_per_interface=network.get("Ipv4AddressesPerInterface", 0),
+        efa_interfaces=(network.get("EfaInfo") or {}).get("MaximumEfaInterfaces", 0),
+        default_card=network.get("DefaultNetworkCardIndex", 0),
+        cards=tuple(
+            NetworkCard(c["NetworkCardIndex"], c["MaximumNetworkInterfaces"])
+            for c in network.get("NetworkCards", [])
+        ),
+        gpus=tuple(
+            Accelerator(
+                _kebab(g["Name"]),
+                _kebab(g["Manufacturer"]),
+                # A share of a GPU counts 0 in `Count`; the device plugin sees one.
+                g.get("Count") or g.get("LogicalGpuCount") or 0,
+                (g.get("MemoryInfo") or {}).get("SizeInMiB", 0),
+            )
+            for g in (described.get("GpuInfo") or {}).get("Gpus", [])
+        ),
+        accelerators=tuple(
+            Accelerator(_kebab(a["Name"]), _kebab(a["Manufacturer"]), a["Count"])
+            for a in (described.get("InferenceAcceleratorInfo") or {}).get("Accelerators", [])
+        ),
+        neuron=tuple(
+            Accelerator(
+                _kebab(n["Name"]),
+                "aws",
+                n["Count"],
+                cores=(n.get("CoreInfo") or {}).get("Count", 0),
+            )
+            for n in (described.get("NeuronInfo") or {}).get("NeuronDevices", [])
+        ),
+        placement_strategies=frozenset(
+            (described.get("PlacementGroupInfo") or {}).get("SupportedStrategies", [])
+        ),
+    )
+
+
+def _kebab(text: str) -> str:
+    return text.lower().replace(" ", "-")
+
+
+def _network_mbps(network: Mapping[str, Any]) -> int | None:
+    gbps = sum(c.get("BaselineBandwidthInGbps") or 0 for c in network.get("NetworkCards", []))
+    return round(gbps * 1000) if gbps else None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the controller that shape every machine."""
+
+    memory_overhead: float = 0.075
+    reserved_enis: int = 0
+
+
+# Pods.
+
+
+def eni_pods(
+    m: Machine, *, reserved_enis: int = 0, network: Sequence[NetworkInterface] = ()
+) -> int:
+    """Return how many pods the addresses of the interfaces allow, host-network pods included."""
+    without_addresses = sum(
+        1 for n in network if n.network_card_index == 0 and n.interface_type == "efa-only"
+    )
+    usable = m.default_interfaces - reserved_enis - without_addresses
+    return usable * (m.ipv4_per_interface - 1) + 2 if usable > 0 else 0
+
+
+def pods(m: Machine, node_class: EC2NodeClass, limits: Limits) -> int:
+    """Return how many pods the kubelet will take."""
+    kubelet, family = node_class.spec.kubelet, family_of(node_class)
+    if kubelet.get("maxPods") is not None:
+        count = int(kubelet["maxPods"])
+    elif family.eni_limited:
+        count = eni_pods(
+            m, reserved_enis=limits.reserved_enis, network=node_class.spec.network_interfaces
+        )
+    else:
+        count = family.pods
+    per_core = int(kubelet.get("podsPerCore") or 0)
+    if per_core > 0 and family.supports_pods_per_core:
+        return min(per_core * m.cpus, count)
+    return count
+
+
+# Capacity.
+
+
+def memory_mib(m: Machine, overhead: float) -> int:
+    """Return the memory the kernel will see: all of it less what hypervisor and firmware keep."""
+    arm64 = m.architectures[:1] == ("arm64",)
+    size = m.memory - (_ARM64_FIRMWARE_MIB if arm64 else 0)
+    return size - math.ceil(size * MIB * overhead / MIB)
+
+
+def ephemeral_storage(m: Machine, node_class: EC2NodeClass) -> int:
+    """Return the node's scratch space in thousandths of a byte."""
+    spec, family = node_class.spec, family_of(node_class)
+    if spec.instance_store_policy == "RAID0" and m.storage:
+        return parse(f"{m.storage}G")
+    mappings = spec.block_device_mappings
+    root = next((b for b in mappings if b.root_volume and _size(b)), None)
+    if root:
+        return parse(_size(root) or "20Gi")
+    if family is CUSTOM:
+        return parse((_size(mappings[-1]) if mappings else None) or "20Gi")
+    for mapping in (*mappings, *family.block_devices):
+        size = _size(mapping)
+        if mapping.device_name == family.ephemeral_device and size:
+            return parse(size)
+    return parse("20Gi")
+
+
+def _size(mapping: BlockDeviceMapping) -> str | int | None:
+    return mapping.ebs.volume_size if mapping.ebs else None
+
+
+def capacity(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
+    """Return all of the machine, in thousandths; resources it does not have are left out."""
+    devices = sum(n.count for n in m.neuron)
+    amounts = {
+        CPU: m.cpus * MILLI,
+        MEMORY: memory_mib(m, limits.memory_overhead) * MIB * MILLI,
+        EPHEMERAL_STORAGE: ephemeral_storage(m, node_class),
+        PODS: pods(m, node_class, limits) * MILLI,
+        NEURON: devices * MILLI,
+        NEURON_CORE: devices * (m.neuron[0].cores if m.neuron else 0) * MILLI,
+        EFA: efa_interfaces(m, node_class) * MILLI,
+    }
+    for gpu in m.gpus:
+        resource = GPU_RESOURCES.get(gpu.manufacturer.upper())
+        if resource:
+            amounts[resource] = amounts.get(resource, 0) + gpu.count * MILLI
+    if family_of(node_class).is_windows:
+        amounts[PRIVATE_IPV4] = (m.ipv4_per_interface - 1) * MILLI
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def efa_interfaces(m: Machine, node_class: EC2NodeClass) -> int:
+    """Return how many EFA devices a node has: all the machine takes, or what the class lists."""
+    listed = node_class.spec.network_interfaces
+    if listed:
+        return sum(1 for n in listed if n.interface_type == "efa-only")
+    return m.efa_interfaces
+
+
+# Overhead.
+
+_CPU_BANDS = ((1000, 0.06), (1000, 0.01), (2000, 0.005), (10**9, 0.0025))
+"""Thousandths of a CPU, and the share of them that is reserved."""
+
+
+def kube_reserved(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
+    """Return what is kept for the kubelet and the container runtime, in thousandths."""
+    family = family_of(node_class)
+    if family.reserves_for_actual_pods:
+        counted = pods(m, node_class, limits)
+    else:
+        counted = eni_pods(m, network=node_class.spec.network_interfaces)
+    defaults = {
+        CPU: reserved_cpu(m.cpus * MILLI),
+        MEMORY: (11 * counted + 255) * MIB * MILLI,
+        EPHEMERAL_STORAGE: parse("1Gi"),
+    }
+    return defaults | parsed(node_class.spec.kubelet.get("kubeReserved") or {})
+
+
+def reserved_cpu(cpu: int) -> int:
+    """Return how many thousandths of so many are reserved: most of the first, ever less after."""
+    reserved, rest = 0, cpu
+    for width, share in _CPU_BANDS:
+        reserved += int(min(rest, width) * share)
+        rest = max(rest - width, 0)
+    return reserved
+
+
+def eviction_threshold(storage: int, memory: int, kubelet: Mapping[str, Any]) -> dict[str, int]:
+    """Return what must stay free, lest the kubelet evict pods, in thousandths."""
+    hard = kubelet.get("evictionHard") or {}
+    return {
+        MEMORY: _signal(hard.get("memory.available", "100Mi"), memory),
+        EPHEMERAL_STORAGE: _signal(hard.get("nodefs.available", "10%"), storage),
+    }
+
+
+def _signal(text: str, whole: int) -> int:
+    if not text.endswith("%"):
+        return parse(text)
+    share = float(text.rstrip("%"))
+    # The kubelet takes 100 % for "no threshold".
+    return 0 if share == 100 else math.ceil(whole / MILLI * share / 100) * MILLI
+
+
+def overhead(
+    m: Machine, node_class: EC2NodeClass, limits: Limits, whole: Resources
+) -> dict[str, int]:
+    """Return all that pods cannot have, in thousandths."""
+    kubelet = node_class.spec.kubelet
+    return total(
+        (
+            kube_reserved(m, node_class, limits),
+            parsed(kubelet.get("systemReserved") or {}),
+            eviction_threshold(whole[EPHEMERAL_STORAGE], whole[MEMORY], kubelet),
+        )
+    )
+
+
+# Labels.
+
+
+@lru_cache(maxsize=65536)
+def _is(name: str, *values: str) -> Requirement:
+    """Return `In` with the values; equal ones are one object, shared by all types."""
+    return Requirement(key=name, operator="In", values=list(values))
+
+
+@lru_cache(maxsize=256)
+def _absent(name: str) -> Requirement:
+    return Requirement(key=name, operator="DoesNotExist")
+
+
+def requirements(
+    m: Machine, family: Family, *, region: str, zones: tuple[str, ...], reserved: tuple[str, ...]
+) -> tuple[Requirement, ...]:
+    """Return what nodes of the machine are; `reserved` lists its capacity reservations."""
+    bought = sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT})
+    architectures = ("amd64",) if family.is_windows else m.architectures
+    fixed: dict[str, tuple[str, ...]] = {
+        labels.INSTANCE_TYPE: (m.name,),
+        labels.ARCH: architectures,
+        labels.OS: ("windows" if family.is_windows else "linux",),
+        labels.ZONE: zones,
+        labels.REGION: (region,),
+        labels.CAPACITY_TYPE: (*bought, *([labels.RESERVED] if reserved else [])),
+        labels.WINDOWS_BUILD: (family.windows_build,) if family.is_windows else (),
+    }
+    own = {f"{labels.AWS_GROUP}/{name}": value for name, value in _attributes(m).items()}
+    return tuple(
+        [_is(name, *values) if values else _absent(name) for name, values in fixed.items()]
+        + [_is(name, value) if value is not None else _absent(name) for name, value in own.items()]
+        + [_is(f"{labels.AWS_GROUP}/instance-tenancy", "default", "dedicated")]
+    )
+
+
+def _attributes(m: Machine) -> dict[str, str | None]:
+    """Return the labels of `karpenter.k8s.aws/`; None is an attribute it does not have."""
+    family = m.name.partition(".")[0]
+    named = _NAME.match(m.name)
+    gpu = m.gpus[0] if len(m.gpus) == 1 else None
+    device = m.neuron[0] if m.neuron else m.accelerators[0] if len(m.accelerators) == 1 else None
+    return {
+        "instance-category": named[1] if named else None,
+        "instance-generation": named[2] if named else None,
+        "instance-family": family,
+        "instance-size": m.size,
+        "instance-cpu": str(m.cpus),
+        "instance-cpu-manufacturer": m.manufacturer or None,
+        "instance-cpu-sustained-clock-speed-mhz": _text(m.clock_mhz),
+        "instance-memory": str(m.memory),
+        "instance-ebs-bandwidth": _text(m.ebs_mbps),
+        "instance-network-bandwidth": _text(m.network_mbps),
+        "instance-hypervisor": m.hypervisor,
+        "instance-encryption-in-transit-supported": _truth(m.encryption_in_transit),
+        "nitro-sandbox": _truth(m.enclaves),
+        "instance-capability-flex": _truth(family.endswith("-flex")),
+        "instance-local-nvme": str(m.storage) if m.nvme else None,
+        "instance-gpu-name": gpu.name if gpu else None,
+        "instance-gpu-manufacturer": gpu.manufacturer if gpu else None,
+        "instance-gpu-count": str(gpu.count) if gpu else None,
+        "instance-gpu-memory": str(gpu.memory) if gpu else None,
+        "instance-accelerator-name": device.name if device else None,
+        "instance-accelerator-manufacturer": device.manufacturer if device else None,
+        "instance-accelerator-count": str(device.count) if device else None,
+    }
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# What a class can use.
+
+
+def suits(m: Machine, node_class: EC2NodeClass) -> bool:
+    """Whether the machine can run as the class wants it."""
+    spec, family = node_class.spec, family_of(node_class)
+    if family.name == "AL2023" and m.name.startswith("a1."):
+        return False
+    if family.is_windows and "amd64" not in m.architectures:
+        return False
+    if spec.connection_tracking and not m.is_nitro:
+        return False
+    options = spec.cpu_options
+    if options and options.nested_virtualization == "enabled" and not m.nested_virtualization:
+        return False
+    return _takes(m, spec.network_interfaces)
+
+
+def _takes(m: Machine, interfaces: Sequence[NetworkInterface]) -> bool:
+    if not interfaces:
+        return True
+    room = {card.index: card.interfaces for card in m.cards}
+    efas = sum(1 for n in interfaces if n.interface_type == "efa-only")
+    return (
+        m.ena
+        and efas <= m.efa_interfaces
+        and all(n.device_index < room.get(n.network_card_index, 0) for n in interfaces)
+    )

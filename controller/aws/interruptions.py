@@ -1,0 +1,150 @@
+"""What AWS says about instances through the interruption queue.
+
+EventBridge puts each event into an SQS queue. An event we do not know is still a
+notice, of kind `no_op`, so that whoever reads them can count and acknowledge it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from controller.aws.errors import AwsError
+from controller.aws.reservations import Reservations
+from controller.aws.session import Aws
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.provider import Notice
+
+WAIT = 20
+"""Seconds a question to the queue waits for a message."""
+
+NO_OP = "no_op"
+_KINDS: Mapping[tuple[str, str], str] = {
+    ("aws.ec2", "EC2 Spot Instance Interruption Warning"): "spot_interrupted",
+    ("aws.ec2", "EC2 Instance Rebalance Recommendation"): "rebalance_recommendation",
+    ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"): (
+        "capacity_reservation_interrupted"
+    ),
+}
+_STATES: Mapping[str, str] = {
+    "stopping": "instance_stopped",
+    "stopped": "instance_stopped",
+    "shutting-down": "instance_terminated",
+    "terminated": "instance_terminated",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An EventBridge event, cut to what is read."""
+
+    source: str = ""
+    kind: str = msgspec.field(default="", name="detail-type")
+    version: str = "0"
+    resources: list[str] = []
+    detail: dict[str, Any] = {}
+
+
+def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
+    """Return what a message says: kind, ids of the instances, details.
+
+    Raises:
+        ValueError: the body is not an event.
+
+    """
+    event = msgspec.json.decode(body, type=Event)
+    detail = event.detail
+    if event.version != "0":
+        return NO_OP, (), detail
+    instance = detail.get("instance-id")
+    instances = (instance,) if isinstance(instance, str) else ()
+    if (event.source, event.kind) in _KINDS:
+        return _KINDS[event.source, event.kind], instances, detail
+    if (event.source, event.kind) == ("aws.ec2", "EC2 Instance State-change Notification"):
+        return _STATES.get(str(detail.get("state")), NO_OP), instances, detail
+    if (event.source, event.kind) == ("aws.health", "AWS Health Event") and (
+        detail.get("service") == "EC2" and detail.get("eventTypeCategory") == "scheduledChange"
+    ):
+        return "scheduled_change", tuple(_affected(detail)), detail
+    return NO_OP, (), detail
+
+
+def _affected(detail: Mapping[str, Any]) -> list[str]:
+    entities = detail.get("affectedEntities") or []
+    return [e["entityValue"] for e in entities if isinstance(e, dict) and e.get("entityValue")]
+
+
+class Interruptions:
+    """Reads the queue."""
+
+    def __init__(self, aws: Aws, queue_name: str, reservations: Reservations) -> None:
+        self._aws = aws
+        self._name = queue_name
+        self._reservations = reservations
+        self._url = ""
+
+    async def notices(self) -> Sequence[Notice]:
+        """Wait for messages, 20 s at most; with no queue configured there is never one."""
+        if not self._name:
+            await asyncio.sleep(WAIT)
+            return ()
+        answer = await self._ask(
+            "receive_message",
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=WAIT,
+            VisibilityTimeout=WAIT,
+            MessageSystemAttributeNames=["SentTimestamp"],
+        )
+        found = []
+        for message in answer.get("Messages") or []:
+            try:
+                found.append(self._notice(message))
+            except ValueError as exc:
+                # It will never be readable; leaving it would bring it back forever.
+                log.error("deleting a message that is no event", extra={"error": str(exc)})
+                await self._delete(message["ReceiptHandle"])
+        return found
+
+    async def acknowledge(self, notice: Notice) -> None:
+        """Delete the message."""
+        await self._delete(notice.receipt)
+
+    def _notice(self, message: Mapping[str, Any]) -> Notice:
+        kind, instances, detail = parsed(message["Body"])
+        if kind == "capacity_reservation_interrupted":
+            reservation = detail.get("capacity-reservation-id")
+            if isinstance(reservation, str):
+                self._reservations.exhausted(reservation)
+        sent = (message.get("Attributes") or {}).get("SentTimestamp")
+        return Notice(
+            kind=kind,
+            instance_ids=instances,
+            receipt=message["ReceiptHandle"],
+            sent_at=datetime.fromtimestamp(int(sent) / 1000, UTC) if sent else None,
+        )
+
+    async def _delete(self, receipt: str) -> None:
+        await self._ask("delete_message", ReceiptHandle=receipt)
+
+    async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        try:
+            if not self._url:
+                found = await self._aws.call("sqs", "get_queue_url", QueueName=self._name)
+                self._url = found["QueueUrl"]
+            return await self._aws.waiting_call("sqs", operation, QueueUrl=self._url, **parameters)
+        except AwsError as exc:
+            if exc.is_not_found:
+                # The queue may be made again, at another address.
+                self._url = ""
+                raise CloudProviderError(
+                    f"the interruption queue {self._name} does not exist: create it, or "
+                    "correct INTERRUPTION_QUEUE",
+                    reason="QueueNotFound",
+                ) from exc
+            raise

@@ -1,0 +1,124 @@
+"""A class's kubelet settings: which are understood, and what is wrong with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller.apis.quantities import parse
+from controller.aws.families import Family
+
+RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
+SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "pid.available",
+)
+COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
+PERCENTAGES = ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")
+
+PORTABLE = frozenset(
+    {
+        "clusterDNS",
+        "maxPods",
+        "podsPerCore",
+        "systemReserved",
+        "kubeReserved",
+        "evictionHard",
+        "evictionSoft",
+        "evictionSoftGracePeriod",
+        "evictionMaxPodGracePeriod",
+        "imageGCHighThresholdPercent",
+        "imageGCLowThresholdPercent",
+        "cpuCFSQuota",
+    }
+)
+"""What every family's bootstrap can pass on; AL2023 takes any field of the kubelet's."""
+
+
+def problems(kubelet: Mapping[str, Any]) -> list[str]:
+    """Say everything that the kubelet would refuse; empty when nothing is wrong."""
+    return [f"spec.kubelet.{problem}" for problem in _problems(kubelet)]
+
+
+def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
+    """Return the fields that the family's images cannot be given."""
+    if family.name in ("AL2023", "Custom"):
+        return []
+    found = sorted(set(kubelet) - PORTABLE)
+    if not family.supports_pods_per_core and kubelet.get("podsPerCore"):
+        found.append("podsPerCore")
+    if len(kubelet.get("clusterDNS") or []) > 1:
+        found.append("clusterDNS with more than one address")
+    return found
+
+
+def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
+    if "registerWithTaints" in kubelet:
+        yield "registerWithTaints is the controller's: set taints on the NodePool"
+    for name in ("kubeReserved", "systemReserved"):
+        yield from _amounts(name, kubelet.get(name), RESERVABLE)
+    for name in ("evictionHard", "evictionSoft"):
+        yield from _thresholds(name, kubelet.get(name))
+    soft, grace = kubelet.get("evictionSoft") or {}, kubelet.get("evictionSoftGracePeriod") or {}
+    if isinstance(soft, Mapping) and isinstance(grace, Mapping) and set(soft) != set(grace):
+        yield "evictionSoft and evictionSoftGracePeriod must name the same signals"
+    for name in COUNTS:
+        yield from _whole(name, kubelet.get(name), 2**31 - 1)
+    for name in PERCENTAGES:
+        yield from _whole(name, kubelet.get(name), 100)
+    high, low = (kubelet.get(name) for name in PERCENTAGES)
+    if isinstance(high, int) and isinstance(low, int) and high <= low:
+        yield "imageGCHighThresholdPercent must be above imageGCLowThresholdPercent"
+
+
+def _amounts(name: str, amounts: Any, allowed: tuple[str, ...]) -> Iterator[str]:
+    if amounts is None:
+        return
+    if not isinstance(amounts, Mapping):
+        yield f"{name} must be a map of resource to quantity"
+        return
+    for key, amount in amounts.items():
+        if key not in allowed:
+            yield f"{name}: {key!r} is not one of {', '.join(allowed)}"
+        elif not _is_amount(amount):
+            yield f"{name}.{key}: {amount!r} is not a quantity of at least 0, such as 100m or 1Gi"
+
+
+def _thresholds(name: str, thresholds: Any) -> Iterator[str]:
+    if thresholds is None:
+        return
+    if not isinstance(thresholds, Mapping):
+        yield f"{name} must be a map of signal to threshold"
+        return
+    for signal, threshold in thresholds.items():
+        if signal not in SIGNALS:
+            yield f"{name}: {signal!r} is not one of {', '.join(SIGNALS)}"
+        elif not _is_amount(threshold) and not _is_share(threshold):
+            yield f"{name}.{signal}: {threshold!r} is neither a quantity nor 0% to 100%"
+
+
+def _is_amount(text: Any) -> bool:
+    try:
+        return parse(text) >= 0
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
+def _is_share(text: Any) -> bool:
+    if not isinstance(text, str) or not text.endswith("%"):
+        return False
+    try:
+        return 0 <= float(text[:-1]) <= 100
+    except ValueError:
+        return False
+
+
+def _whole(name: str, value: Any, most: int) -> Iterator[str]:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        yield f"{name}: {value!r} is not a whole number from 0 to {most}"

@@ -1,0 +1,136 @@
+"""From everything that meets a claim to what is put before EC2.
+
+EC2 picks among what it is shown by its own lights, so what should not be picked
+must not be shown: reservations alone where there are any, nothing exotic for
+ordinary pods, no spot that costs more than on-demand, and the cheapest sixty types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from controller.apis import labels
+from controller.apis.taints import Requirement
+from controller.aws.instancetypes import EXOTIC
+from controller.aws.offerings import RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE
+from controller.cloudprovider.compatibility import Choice
+from controller.cloudprovider.errors import InsufficientCapacityError
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.requirements import value_set
+
+MOST_TYPES = 60
+"""Types put before EC2: more flexibility brings little, and the request has a limit."""
+
+UNAVAILABLE = "all requested instance types were unavailable during launch"
+
+
+def filtered(
+    found: Sequence[Choice], requirements: Sequence[Requirement], *, relaxed: bool = False
+) -> list[Choice]:
+    """Return what EC2 is shown, cheapest first; all of one capacity type.
+
+    `relaxed` says that the scheduler has already given up on `minValues`.
+
+    Raises:
+        InsufficientCapacityError: nothing is left, or too little for `minValues`.
+
+    """
+    flexible = [r for r in requirements if r.min_values is not None]
+    left = reserved_first(found)
+    if not flexible:
+        left = without_dear_spot(without_exotic(left))
+    left = one_capacity_type(left)
+    chosen = sorted(left, key=lambda c: (c.price, c.instance_type.name))[:MOST_TYPES]
+    if not chosen:
+        raise InsufficientCapacityError(UNAVAILABLE)
+    if not relaxed:
+        _require_flexibility(chosen, flexible)
+    return chosen
+
+
+def keeping(
+    found: Iterable[Choice], keep: Callable[[InstanceType, Offering], bool]
+) -> list[Choice]:
+    """Return the choices with the offerings that are to be kept; empty ones vanish."""
+    narrowed = (
+        replace(c, offerings=tuple(o for o in c.offerings if keep(c.instance_type, o)))
+        for c in found
+    )
+    return [c for c in narrowed if c.offerings]
+
+
+def reserved_first(found: Sequence[Choice]) -> list[Choice]:
+    """Leave only reservations of one kind, the cheapest, where there are any."""
+    reserved = keeping(found, lambda _, o: o.capacity_type == labels.RESERVED)
+    if not reserved:
+        return list(found)
+    order = ["default", "capacity-block", "interruptible"]
+    best = min(
+        (o for c in reserved for o in c.offerings),
+        key=lambda o: (o.price, order.index(_partition(o))),
+    )
+    if _partition(best) == "capacity-block":
+        # A block is launched into by name: exactly one can be asked for.
+        return keeping(reserved, lambda _, o: o is best)
+    reserved = keeping(reserved, lambda _, o: _partition(o) == _partition(best))
+    return [replace(c, offerings=_one_per_zone(c.offerings)) for c in reserved]
+
+
+def _partition(offering: Offering) -> str:
+    if offering.requirements.get(RESERVATION_INTERRUPTIBLE) == "true":
+        return "interruptible"
+    return offering.requirements.get(RESERVATION_TYPE, "default")
+
+
+def _one_per_zone(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
+    largest: dict[str, Offering] = {}
+    for offering in offerings:
+        rival = largest.get(offering.zone)
+        if rival is None or offering.reservation_capacity > rival.reservation_capacity:
+            largest[offering.zone] = offering
+    return tuple(largest.values())
+
+
+def one_capacity_type(found: Sequence[Choice]) -> list[Choice]:
+    """Leave the capacity type that is launched: reserved, then spot, then on-demand."""
+    present = {o.capacity_type for c in found for o in c.offerings}
+    wanted = next((t for t in (labels.RESERVED, labels.SPOT) if t in present), labels.ON_DEMAND)
+    return keeping(found, lambda _, o: o.capacity_type == wanted)
+
+
+def without_exotic(found: list[Choice]) -> list[Choice]:
+    """Leave out bare metal and accelerators, unless there is nothing else."""
+    plain = [c for c in found if not _is_exotic(c.instance_type)]
+    return plain or found
+
+
+def _is_exotic(instance_type: InstanceType) -> bool:
+    bare = instance_type.name.partition(".")[2].startswith("metal")
+    return bare or any(instance_type.capacity.get(resource) for resource in EXOTIC)
+
+
+def without_dear_spot(found: Sequence[Choice]) -> list[Choice]:
+    """Leave out spot offerings that cost more than the cheapest on-demand one."""
+    ceiling = min(
+        (o.price for c in found for o in c.offerings if o.capacity_type == labels.ON_DEMAND),
+        default=float("inf"),
+    )
+    return keeping(found, lambda _, o: o.capacity_type != labels.SPOT or o.price <= ceiling)
+
+
+def _require_flexibility(chosen: Sequence[Choice], flexible: Iterable[Requirement]) -> None:
+    for requirement in flexible:
+        values = {
+            value
+            for choice in chosen
+            for attribute in choice.instance_type.requirements
+            if attribute.key == requirement.key
+            for value in attribute.values
+            if value_set(requirement.operator, requirement.values).has(value)
+        }
+        if len(values) < (requirement.min_values or 0):
+            raise InsufficientCapacityError(
+                f"{UNAVAILABLE}: {requirement.key} must stay flexible over "
+                f"{requirement.min_values} values, and {len(values)} can be had"
+            )

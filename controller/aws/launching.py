@@ -1,0 +1,429 @@
+"""From a claim to an instance, once.
+
+The ClientToken of a launch comes from the claim's UID. If a process dies after EC2
+has heard it, the next one says the same and gets the same instance. If by then it
+would say something else (prices and refusals are not remembered), EC2 refuses, and
+the instance is looked for by the tag that names the claim.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from controller.apis import conditions, labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.quantities import MILLI, written
+from controller.aws import fleet, nodeclasstags
+from controller.aws.candidates import NITRO_SANDBOX, Writer, Written, market
+from controller.aws.cluster import Cluster, ClusterFacts
+from controller.aws.errors import (
+    LAUNCH_TEMPLATE_NOT_FOUND,
+    NO_ADDRESSES,
+    SPOT_ROLE_MISSING,
+    TOKEN_REUSED,
+    AwsError,
+    FleetError,
+    launch_failure,
+)
+from controller.aws.fleet import Candidate, Launched
+from controller.aws.instances import Described, Instances, as_launched, provider_id
+from controller.aws.instancetypes import EFA
+from controller.aws.launchfilters import UNAVAILABLE, filtered
+from controller.aws.launchtemplates import (
+    LaunchTemplates,
+)
+from controller.aws.offerings import (
+    RESERVATION_ID,
+    RESERVATION_INTERRUPTIBLE,
+    RESERVATION_TYPE,
+    InstanceTypes,
+)
+from controller.aws.placementgroups import PlacementGroup, PlacementGroups
+from controller.aws.reservations import Reservations
+from controller.aws.session import Aws
+from controller.aws.subnets import Subnet, Subnets
+from controller.aws.unavailable import Unavailable
+from controller.cloudprovider.compatibility import choices, node_labels
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+)
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.provider import Instance
+from controller.constraints.requirements import read
+from controller.constraints.resources import PODS, Resources, parsed
+
+TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
+PLACEMENT_GROUP_ID = f"{labels.AWS_GROUP}/placement-group-id"
+RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
+
+DOUBT = 20.0
+"""Seconds after which an instance EC2 does not list was not launched; its lists settle faster."""
+
+REMEMBERED = 3600.0
+"""Seconds for which the launches of this process are remembered."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What this process knows of one claim's launch."""
+
+    since: float
+    number: int = 0
+    doubted_since: float | None = None
+    instance: Instance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What EC2 will be shown for a claim, and the addresses that are held for it."""
+
+    claim: NodeClaim
+    node_class: EC2NodeClass
+    capacity_type: str
+    candidates: Sequence[Candidate]
+    tags: Mapping[str, str]
+    cluster: Cluster
+    market: str = ""
+    tenancy: str = "default"
+    group: PlacementGroup | None = None
+    addresses: Mapping[str, int] = field(default_factory=dict)
+
+
+class Launcher:
+    """Launches one instance per claim."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        *,
+        cluster: ClusterFacts,
+        types: InstanceTypes,
+        subnets: Subnets,
+        templates: LaunchTemplates,
+        instances: Instances,
+        unavailable: Unavailable,
+        reservations: Reservations,
+        groups: PlacementGroups,
+        reserved_capacity: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._aws = aws
+        self._cluster = cluster
+        self._types = types
+        self._subnets = subnets
+        self._templates = templates
+        self._instances = instances
+        self._unavailable = unavailable
+        self._reservations = reservations
+        self._groups = groups
+        self._reserved_capacity = reserved_capacity
+        self._clock = clock
+        self._attempts: dict[str, Attempts] = {}
+        self._written = Written()
+
+    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+        """Launch the claim's instance, or return it if it has been launched before.
+
+        Raises:
+            InsufficientCapacityError: nothing that meets the claim can be had now.
+            NodeClassNotReadyError: the class cannot launch anything.
+            CreateError: the launch failed; `reason` names why.
+
+        """
+        attempts = self._of(claim)
+        if attempts.instance is not None:
+            return attempts.instance
+        require_ready(node_class)
+        try:
+            instance = await self._once(claim, node_class, attempts)
+        except _TemplateGoneError:
+            # Templates that were idle are deleted; once more, with new ones.
+            instance = await self._once(claim, node_class, attempts)
+        attempts.instance = instance
+        self._instances.launched(instance)
+        return instance
+
+    def _of(self, claim: NodeClaim) -> Attempts:
+        now = self._clock()
+        old = [uid for uid, a in self._attempts.items() if now - a.since > REMEMBERED]
+        for uid in old:
+            del self._attempts[uid]
+        return self._attempts.setdefault(claim.metadata.uid, Attempts(since=now))
+
+    async def _once(
+        self, claim: NodeClaim, node_class: EC2NodeClass, attempts: Attempts
+    ) -> Instance:
+        plan = await self.plan(claim, node_class)
+        token = fleet.client_token(claim.metadata.uid, attempts.number)
+        self._subnets.take(plan.addresses)
+        picked: Launched | None = None
+        try:
+            picked = await self._picked(plan, token, attempts)
+        except AwsError as exc:
+            if exc.code == TOKEN_REUSED:
+                return await self._recovered(plan, attempts)
+            if exc.code in LAUNCH_TEMPLATE_NOT_FOUND:
+                self._templates.forget(c.template.name for c in plan.candidates)
+                raise _TemplateGoneError(str(exc), reason=exc.reason) from exc
+            refused = FleetError(exc.code, str(exc))
+            self._learn([refused], plan)
+            raise launch_failure([refused]) from exc
+        finally:
+            used = picked.candidate.subnet_id if picked else ""
+            self._subnets.give_back({s: n for s, n in plan.addresses.items() if s != used})
+        return self._instance(plan, picked.candidate, picked.instance_id)
+
+    async def _picked(self, plan: Plan, token: str, attempts: Attempts) -> Launched:
+        context = plan.node_class.spec.context
+        if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
+            context = None
+        answer = await self._aws.call(
+            "ec2",
+            "create_fleet",
+            **fleet.request(
+                plan.candidates,
+                capacity_type=plan.capacity_type,
+                token=token,
+                tags=plan.tags,
+                context=context,
+                market=plan.market,
+                by_priority=fleet.PRICE_OVERLAY in plan.claim.metadata.annotations,
+            ),
+        )
+        outcome = fleet.outcome(answer, plan.candidates)
+        self._learn(outcome.errors, plan)
+        if outcome.launched is None:
+            # The token has had its answer; the next attempt must be a new question.
+            attempts.number += 1
+            if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in outcome.errors):
+                self._templates.forget(c.template.name for c in plan.candidates)
+                raise _TemplateGoneError("the launch template is gone")
+            raise launch_failure(outcome.errors)
+        if plan.capacity_type == labels.RESERVED:
+            offered = outcome.launched.candidate.offering.requirements
+            self._reservations.launched(offered[RESERVATION_ID])
+        return outcome.launched
+
+    def _learn(self, errors: Iterable[FleetError], plan: Plan) -> None:
+        """Remember what was refused, so that it is not asked for again at once."""
+        for error in errors:
+            if error.code == SPOT_ROLE_MISSING:
+                self._unavailable.mark_capacity_type(labels.SPOT)
+            elif error.code == NO_ADDRESSES:
+                self._subnets.mark_full(error.subnet_id)
+            elif not error.is_insufficient_capacity or not error.instance_type:
+                continue
+            elif plan.capacity_type == labels.RESERVED:
+                for candidate in plan.candidates:
+                    if candidate.instance_type.name == error.instance_type:
+                        offered = candidate.offering.requirements
+                        self._reservations.exhausted(offered[RESERVATION_ID])
+            else:
+                self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type)
+
+    async def _recovered(self, plan: Plan, attempts: Attempts) -> Instance:
+        """Find the instance an earlier process launched for the claim."""
+        meta = plan.claim.metadata
+        found = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
+        if found is not None:
+            return self._found(plan, found)
+        now = self._clock()
+        if attempts.doubted_since is None:
+            attempts.doubted_since = now
+        if now - attempts.doubted_since > DOUBT:
+            # Long enough for EC2's lists: the earlier launch brought nothing.
+            attempts.number += 1
+            attempts.doubted_since = None
+        raise CloudProviderError(
+            f"{meta.name} may have been launched before; waiting for EC2 to list its instance",
+            reason="LaunchInDoubt",
+        )
+
+    def _found(self, plan: Plan, found: Described) -> Instance:
+        seen = found.instance
+        for instance_type in self._types.of(plan.node_class):
+            if instance_type.name == seen.instance_type:
+                for offering in instance_type.offerings:
+                    if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
+                        known = self._labelled(plan, instance_type, offering)
+                        return as_launched(found, known)
+        return seen
+
+    # What EC2 is shown.
+
+    async def plan(self, claim: NodeClaim, node_class: EC2NodeClass) -> Plan:
+        """Choose what EC2 is shown for a claim, and make the templates for it.
+
+        Raises:
+            InsufficientCapacityError: nothing that meets the claim can be had now.
+            NodeClassNotReadyError: the class cannot launch anything.
+
+        """
+        chosen = filtered(
+            choices(self._types.of(node_class), claim.spec.requirements, _requests(claim)),
+            claim.spec.requirements,
+            relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
+        )
+        zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
+        offered = [
+            (c.instance_type, o, zones[o.zone])
+            for c in chosen
+            for o in c.offerings
+            if o.zone in zones
+        ]
+        if not offered:
+            raise InsufficientCapacityError(UNAVAILABLE)
+        cluster = await self._cluster.get()
+        group = await self._groups.find(node_class.spec.placement_group_selector)
+        tenancy = _tenancy(claim)
+        tags = self._tags(claim, node_class, cluster.name)
+        write = Writer(
+            claim=claim,
+            node_class=node_class,
+            cluster=cluster,
+            tags=tags,
+            group=group,
+            tenancy=tenancy,
+            names_reservations=self._reserved_capacity,
+            in_isolated_partition=self._aws.region.startswith(("us-iso", "eu-iso")),
+            written=self._written,
+        )
+        candidates = [write.candidate(*each) for each in offered]
+        await self._templates.ensure(c.template for c in candidates)
+        first = offered[0][1]
+        return Plan(
+            claim=claim,
+            node_class=node_class,
+            capacity_type=first.capacity_type,
+            candidates=candidates,
+            tags={**tags, labels.TAG_NODECLAIM: claim.metadata.name},
+            cluster=cluster,
+            market=market(first),
+            tenancy=tenancy,
+            group=group,
+            addresses=_addresses(offered),
+        )
+
+    def _tags(self, claim: NodeClaim, node_class: EC2NodeClass, cluster: str) -> dict[str, str]:
+        refused = nodeclasstags.forbidden(node_class.spec.tags)
+        if refused:
+            raise NodeClassNotReadyError(
+                f"spec.tags of EC2NodeClass {node_class.metadata.name} sets "
+                f"{', '.join(refused)}, which only the controller may set"
+            )
+        pool = claim.metadata.labels.get(labels.NODEPOOL, "")
+        return nodeclasstags.launched(node_class, cluster, pool)
+
+    # What a launch answers.
+
+    def _instance(self, plan: Plan, candidate: Candidate, instance_id: str) -> Instance:
+        known = self._labelled(plan, candidate.instance_type, candidate.offering)
+        return replace(
+            known,
+            provider_id=provider_id(candidate.offering.zone, instance_id),
+            image_id=candidate.image_id,
+            tags=dict(plan.tags),
+        )
+
+    def _labelled(self, plan: Plan, instance_type: InstanceType, offering: Offering) -> Instance:
+        node_class = plan.node_class
+        carried = node_labels(instance_type, offering)
+        if offering.capacity_type != labels.RESERVED:
+            carried = {k: v for k, v in carried.items() if k not in RESERVATION_LABELS}
+        carried |= {TENANCY: plan.tenancy}
+        if plan.group is not None:
+            carried[PLACEMENT_GROUP_ID] = plan.group.id
+        pool = plan.tags[labels.NODEPOOL]
+        hidden = () if _wants_efa(plan) else (EFA,)
+        return Instance(
+            provider_id="",
+            instance_type=instance_type.name,
+            zone=offering.zone,
+            capacity_type=offering.capacity_type,
+            launched_at=datetime.now(UTC),
+            labels={**carried, **({labels.NODEPOOL: pool} if pool else {})},
+            annotations={
+                **_hashes(node_class),
+                labels.INSTANCE_PROFILE_NAME: node_class.status.instance_profile,
+            },
+            capacity=_quantities(instance_type.capacity, hidden),
+            allocatable=_quantities(instance_type.allocatable, hidden),
+        )
+
+
+class _TemplateGoneError(CreateError):
+    """A launch template vanished between making and use."""
+
+    reason = "LaunchTemplateNotFound"
+
+
+def require_ready(node_class: EC2NodeClass) -> None:
+    """Raise unless the class may launch.
+
+    Raises:
+        InsufficientCapacityError: the class is being deleted; the claim is given up.
+        NodeClassNotReadyError: it is not ready, or was changed since it was found ready.
+        CreateError: nobody has looked at it yet; worth trying again soon.
+
+    """
+    meta = node_class.metadata
+    if meta.is_deleting:
+        raise InsufficientCapacityError(f"EC2NodeClass {meta.name} is being deleted")
+    ready = conditions.find(node_class.status.conditions, "Ready")
+    if ready is None or ready.status == "Unknown":
+        raise CreateError(
+            f"EC2NodeClass {meta.name} has not been looked at yet",
+            reason="NodeClassReadinessUnknown",
+        )
+    if ready.is_false:
+        raise NodeClassNotReadyError(f"EC2NodeClass {meta.name} is not ready: {ready.message}")
+    if ready.observed_generation != meta.generation:
+        raise NodeClassNotReadyError(
+            f"EC2NodeClass {meta.name} has changed and is being looked at again"
+        )
+
+
+def _hashes(node_class: EC2NodeClass) -> dict[str, str]:
+    written = node_class.metadata.annotations
+    named = (labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION)
+    return {name: written[name] for name in named if name in written}
+
+
+def _requests(claim: NodeClaim) -> Resources:
+    asked = parsed(claim.spec.resources.requests)
+    return {name: amount for name, amount in asked.items() if name != NITRO_SANDBOX}
+
+
+def _wants_efa(plan: Plan) -> bool:
+    return EFA in plan.claim.spec.resources.requests or bool(
+        plan.node_class.spec.network_interfaces
+    )
+
+
+def _tenancy(claim: NodeClaim) -> str:
+    asked = read(claim.spec.requirements).get(TENANCY)
+    return "default" if asked is None or asked.has("default") else "dedicated"
+
+
+def _addresses(offered: Iterable[tuple[InstanceType, Offering, Subnet]]) -> dict[str, int]:
+    """Return how many addresses the smallest machine would use in each subnet."""
+    fewest: dict[str, int] = {}
+    for instance_type, _, subnet in offered:
+        pods = instance_type.capacity.get(PODS, 0) // MILLI
+        fewest[subnet.id] = min(fewest.get(subnet.id, pods), pods)
+    return fewest
+
+
+def _quantities(amounts: Resources, hidden: Iterable[str]) -> dict[str, str]:
+    return {
+        name: written(amount, name)
+        for name, amount in amounts.items()
+        if amount and name not in hidden
+    }

@@ -1,0 +1,266 @@
+"""What an EC2NodeClass means now: its status found anew, condition by condition.
+
+A condition that is False says what to change. When AWS is slow, throttles or cannot
+be reached nothing is concluded: the class keeps its status and is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from controller.apis.conditions import ConditionStatus, find, rolled_up, with_condition
+from controller.apis.ec2nodeclass import (
+    EC2NodeClass,
+    EC2NodeClassStatus,
+    SelectorTerm,
+    SubnetStatus,
+)
+from controller.aws import kubelet, nodeclasstags
+from controller.aws.amis import AMIs, UnsupportedAliasError, described
+from controller.aws.cluster import ClusterFacts
+from controller.aws.errors import AwsError
+from controller.aws.families import AL2023, family_of
+from controller.aws.instanceprofiles import InstanceProfileError, InstanceProfiles
+from controller.aws.placementgroups import PlacementGroups
+from controller.aws.pricing import Pricing
+from controller.aws.reservations import Reservations
+from controller.aws.securitygroups import SecurityGroups
+from controller.aws.subnets import Subnets
+from controller.aws.userdata import Bootstrap, UserDataError, user_data
+
+VALIDATION = "ValidationSucceeded"
+
+PERMISSIONS = {
+    "describe_subnets": "ec2:DescribeSubnets",
+    "describe_security_groups": "ec2:DescribeSecurityGroups",
+    "describe_images": "ec2:DescribeImages",
+    "get_parameter": "ssm:GetParameter",
+    "describe_cluster": "eks:DescribeCluster",
+    "describe_placement_groups": "ec2:DescribePlacementGroups",
+    "describe_capacity_reservations": "ec2:DescribeCapacityReservations",
+    "get_instance_profile": "iam:GetInstanceProfile",
+    "create_instance_profile": "iam:CreateInstanceProfile",
+    "add_role_to_instance_profile": "iam:AddRoleToInstanceProfile",
+    "create_launch_template": "ec2:CreateLaunchTemplate",
+    "create_fleet": "ec2:CreateFleet",
+    "run_instances": "ec2:RunInstances",
+}
+"""What IAM calls the right to make a call."""
+
+
+class WantingError(Exception):
+    """A class lacks something: reason and message of the condition that says so."""
+
+    def __init__(self, reason: str, message: str, *, status: ConditionStatus = "False") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.status: ConditionStatus = status
+
+
+@dataclass(slots=True)
+class _Findings:
+    """A status in the making."""
+
+    node_class: EC2NodeClass
+    status: EC2NodeClassStatus
+    now: datetime
+    kinds: list[str] = field(default_factory=list)
+
+    async def step(self, kind: str, find_out: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        """Find out one thing, and set the condition that says how it went."""
+        try:
+            found = await find_out()
+        except WantingError as exc:
+            self._set(kind, exc.status, reason=exc.reason, message=exc.message)
+        except AwsError as exc:
+            if not exc.is_unauthorized:
+                raise
+            right = PERMISSIONS.get(exc.operation, exc.operation)
+            self._set(
+                kind,
+                "False",
+                reason="Unauthorized",
+                message=f"allow {right} in the controller's IAM role: {exc}",
+            )
+        else:
+            self.status = msgspec.structs.replace(self.status, **found)
+            self._set(kind, "True")
+
+    def _set(
+        self, kind: str, status: ConditionStatus, *, reason: str = "", message: str = ""
+    ) -> None:
+        self.kinds.append(kind)
+        conditions = with_condition(
+            self.status.conditions,
+            kind,
+            status,
+            reason=reason,
+            message=message,
+            generation=self.node_class.metadata.generation,
+            now=self.now,
+        )
+        self.status = msgspec.structs.replace(self.status, conditions=conditions)
+
+    @property
+    def as_class(self) -> EC2NodeClass:
+        """The class with what has been found so far."""
+        return msgspec.structs.replace(self.node_class, status=self.status)
+
+    def rolled_up(self) -> EC2NodeClass:
+        """Return the class with Ready made from the conditions that were set, and no others."""
+        kept = [c for c in self.status.conditions if c.type in (*self.kinds, "Ready")]
+        conditions = rolled_up(
+            kept, self.kinds, generation=self.node_class.metadata.generation, now=self.now
+        )
+        return msgspec.structs.replace(
+            self.node_class, status=msgspec.structs.replace(self.status, conditions=conditions)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClasses:
+    """Resolves classes. `verify` is asked last: whether AWS would launch for the class."""
+
+    cluster: ClusterFacts
+    amis: AMIs
+    subnets: Subnets
+    groups: SecurityGroups
+    profiles: InstanceProfiles
+    reservations: Reservations
+    placements: PlacementGroups
+    pricing: Pricing
+    verify: Callable[[EC2NodeClass], Awaitable[None]]
+    reserved_capacity: bool = True
+
+    async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
+        """Return the class with its status found anew.
+
+        Raises:
+            CloudProviderError: AWS gave no answer from which anything follows.
+
+        """
+        findings = _Findings(node_class, node_class.status, now)
+        await findings.step("AMIsReady", lambda: self._images(node_class))
+        if self.reserved_capacity:
+            await findings.step("CapacityReservationsReady", lambda: self._reserved(node_class))
+        await findings.step("PlacementGroupReady", lambda: self._placement(node_class))
+        await findings.step("SubnetsReady", lambda: self._zones(node_class))
+        await findings.step("SecurityGroupsReady", lambda: self._security(node_class))
+        await findings.step("InstanceProfileReady", lambda: self._profile(node_class))
+        await findings.step(VALIDATION, lambda: self._validation(findings))
+        return findings.rolled_up()
+
+    async def _images(self, node_class: EC2NodeClass) -> dict[str, Any]:
+        version = (await self.cluster.get()).version
+        terms = node_class.spec.ami_selector_terms
+        try:
+            found = await self.amis.find(node_class, version)
+        except UnsupportedAliasError as exc:
+            raise WantingError(exc.reason, str(exc)) from exc
+        if not found:
+            raise WantingError(
+                "AMINotFound",
+                f"spec.amiSelectorTerms select no image that is available: {described(terms)}",
+            )
+        return {"amis": list(found)}
+
+    async def _reserved(self, node_class: EC2NodeClass) -> dict[str, Any]:
+        found = await self.reservations.find(node_class.spec.capacity_reservation_selector_terms)
+        return {"capacity_reservations": list(found)}
+
+    async def _placement(self, node_class: EC2NodeClass) -> dict[str, Any]:
+        selector = node_class.spec.placement_group_selector
+        if selector and await self.placements.find(selector) is None:
+            raise WantingError(
+                "PlacementGroupNotFound",
+                "spec.placementGroupSelector selects no available placement group: "
+                f"{selector.name or selector.id}",
+            )
+        return {}
+
+    async def _zones(self, node_class: EC2NodeClass) -> dict[str, Any]:
+        terms = node_class.spec.subnet_selector_terms
+        found = await self.subnets.find(terms)
+        if not found:
+            raise WantingError("SubnetsNotFound", _nothing("subnet", "subnetSelectorTerms", terms))
+        return {"subnets": [SubnetStatus(id=s.id, zone=s.zone, zone_id=s.zone_id) for s in found]}
+
+    async def _security(self, node_class: EC2NodeClass) -> dict[str, Any]:
+        terms = node_class.spec.security_group_selector_terms
+        found = await self.groups.find(terms)
+        if not found:
+            raise WantingError(
+                "SecurityGroupsNotFound",
+                _nothing("security group", "securityGroupSelectorTerms", terms),
+            )
+        return {"security_groups": list(found)}
+
+    async def _profile(self, node_class: EC2NodeClass) -> dict[str, Any]:
+        try:
+            return {"instance_profile": await self.profiles.ensure(node_class)}
+        except InstanceProfileError as exc:
+            raise WantingError(exc.reason, str(exc)) from exc
+
+    async def _validation(self, findings: _Findings) -> dict[str, Any]:
+        node_class = findings.as_class
+        await self._text(node_class)
+        waiting = [
+            condition
+            for kind in findings.kinds
+            if (condition := find(node_class.status.conditions, kind)) and not condition.is_true
+        ]
+        if waiting:
+            raise WantingError(
+                "DependenciesNotReady",
+                "waiting for " + ", ".join(c.type for c in waiting),
+                status="False" if any(c.is_false for c in waiting) else "Unknown",
+            )
+        await self.verify(node_class)
+        return {}
+
+    async def _text(self, node_class: EC2NodeClass) -> None:
+        """Check what can be checked by reading the class."""
+        spec, family = node_class.spec, family_of(node_class)
+        cluster = await self.cluster.get()
+        if family is AL2023 and not cluster.service_cidr:
+            raise WantingError(
+                "ClusterCIDRResolutionFailed",
+                "EKS tells no service CIDR for the cluster, which AL2023 nodes must know",
+            )
+        wrong = kubelet.problems(spec.kubelet)
+        if wrong:
+            raise WantingError("InvalidKubeletConfiguration", "; ".join(wrong))
+        unsupported = kubelet.unsupported(spec.kubelet, family)
+        if unsupported:
+            raise WantingError(
+                "UnsupportedKubeletConfiguration",
+                f"{family.name} images cannot be given spec.kubelet.{', '.join(unsupported)}",
+            )
+        try:
+            user_data(family, Bootstrap(cluster=cluster, custom=spec.user_data or ""))
+        except UserDataError as exc:
+            raise WantingError("InvalidUserData", str(exc)) from exc
+        if not self.pricing.is_known:
+            told = "; ".join(f"{k}: {v}" for k, v in sorted(self.pricing.problems.items()))
+            raise WantingError(
+                "PricesUnknown",
+                "no price is known, so nothing can be chosen; allow pricing:GetProducts and "
+                f"ec2:DescribeSpotPriceHistory, and a way to their endpoints: {told}",
+            )
+        refused = nodeclasstags.forbidden(spec.tags)
+        if refused:
+            raise WantingError(
+                "TagValidationFailed",
+                f"spec.tags may not set {', '.join(map(repr, refused))}: "
+                "only the controller may; remove them",
+            )
+
+
+def _nothing(noun: str, name: str, terms: Sequence[SelectorTerm]) -> str:
+    return f"spec.{name} select no {noun}: {described(terms)}; tag one so, or change the terms"

@@ -1,0 +1,33 @@
+"""The tags of everything that is made for a class: whose it is, and what the user adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+
+REGION = labels.REGION
+
+
+def forbidden(tags: Mapping[str, str]) -> list[str]:
+    """Return the keys a user may not set: they would say that something is another's."""
+    ours = {labels.TAG_CLUSTER_NAME, labels.NODEPOOL, labels.TAG_NODECLAIM, labels.EC2NODECLASS}
+    return sorted(
+        key for key in tags if not key or key in ours or key.startswith("kubernetes.io/cluster")
+    )
+
+
+def owned(node_class: EC2NodeClass, cluster_name: str) -> dict[str, str]:
+    """Return the user's tags and those that say which cluster and class a resource is of."""
+    return {
+        **node_class.spec.tags,
+        labels.tag_cluster_owned(cluster_name): "owned",
+        labels.TAG_CLUSTER_NAME: cluster_name,
+        labels.EC2NODECLASS: node_class.metadata.name,
+    }
+
+
+def launched(node_class: EC2NodeClass, cluster_name: str, node_pool: str) -> dict[str, str]:
+    """Return the tags of launch templates and of all that is launched for a pool."""
+    return {**owned(node_class, cluster_name), labels.NODEPOOL: node_pool}

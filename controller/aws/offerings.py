@@ -1,0 +1,279 @@
+"""Instance types with their offerings, per node class, cached and shared.
+
+What a machine is changes twice a day at most; what can be had and at which price
+changes with every refusal. So types are built once per class content, and only
+the offerings of types about which something is new are made again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import AMIStatus, CapacityReservationStatus, EC2NodeClass
+from controller.aws.families import family_of
+from controller.aws.instancetypes import (
+    Limits,
+    Machine,
+    capacity,
+    machine,
+    overhead,
+    requirements,
+    suits,
+)
+from controller.aws.pricing import Pricing
+from controller.aws.reservations import Reservations
+from controller.aws.session import Aws
+from controller.aws.subnets import Subnets
+from controller.aws.unavailable import Unavailable
+from controller.aws.zonalshift import ZonalShift
+from controller.cloudprovider.compatibility import has
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.requirements import read
+
+PERIOD = 12 * 3600.0
+"""Seconds between two readings of the instance types."""
+
+RESERVED_DISCOUNT = 10_000_000
+"""What is paid for already is chosen before anything else, yet in the order of its worth."""
+
+RESERVATION_ID = f"{labels.AWS_GROUP}/capacity-reservation-id"
+RESERVATION_TYPE = f"{labels.AWS_GROUP}/capacity-reservation-type"
+RESERVATION_INTERRUPTIBLE = f"{labels.AWS_GROUP}/capacity-reservation-interruptible"
+
+
+class Machines:
+    """The machines of the region and the zones that have them."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+        self.by_name: Mapping[str, Machine] = {}
+        self.zones: Mapping[str, frozenset[str]] = {}
+        self.revision = 0
+
+    async def refresh(self) -> None:
+        """Read all machines and where they are offered."""
+        described = await self._aws.pages(
+            "ec2",
+            "describe_instance_types",
+            "InstanceTypes",
+            Filters=[
+                {"Name": "supported-virtualization-type", "Values": ["hvm"]},
+                {"Name": "processor-info.supported-architecture", "Values": ["x86_64", "arm64"]},
+            ],
+            PaginationConfig={"PageSize": 100},
+        )
+        offered = await self._aws.pages(
+            "ec2",
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            LocationType="availability-zone",
+            PaginationConfig={"PageSize": 1000},
+        )
+        zones: dict[str, set[str]] = {}
+        for row in offered:
+            zones.setdefault(row["InstanceType"], set()).add(row["Location"])
+        by_name = {d["InstanceType"]: machine(d) for d in described}
+        found = {name: frozenset(places) for name, places in zones.items()}
+        if by_name != self.by_name or found != self.zones:
+            self.by_name, self.zones = by_name, found
+            self.revision += 1
+
+
+@dataclass(slots=True)
+class _Built:
+    """The types of one class content, and what was known when their offerings were made."""
+
+    types: dict[str, InstanceType]
+    stamps: dict[str, object] = field(default_factory=dict)
+    stamp: object = None
+    listed: tuple[InstanceType, ...] = ()
+    used_at: float = 0.0
+
+
+class InstanceTypes:
+    """Types with offerings for a class; the second call of a batch costs a comparison."""
+
+    kept = 16
+    """Class contents that are kept; the least recently used goes first."""
+
+    def __init__(
+        self,
+        region: str,
+        limits: Limits,
+        *,
+        machines: Machines,
+        pricing: Pricing,
+        unavailable: Unavailable,
+        reservations: Reservations,
+        subnets: Subnets,
+        shift: ZonalShift,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._region = region
+        self._limits = limits
+        self._machines = machines
+        self._pricing = pricing
+        self._unavailable = unavailable
+        self._reservations = reservations
+        self._subnets = subnets
+        self._shift = shift
+        self._clock = clock
+        self._built: dict[bytes, _Built] = {}
+
+    def of(self, node_class: EC2NodeClass) -> tuple[InstanceType, ...]:
+        """Return the types the class could launch, as known now."""
+        built = self._types(node_class)
+        closed = frozenset(
+            s.id
+            for s in node_class.status.subnets
+            if self._subnets.is_full(s.id) or s.zone_id in self._shift.away
+        )
+        # First forget what has expired: that, too, is news.
+        stamp = (
+            self._unavailable.sweep(),
+            self._pricing.revision,
+            self._reservations.revision,
+            closed,
+        )
+        if stamp != built.stamp:
+            self._refresh(built, node_class, closed)
+            built.stamp = stamp
+        return built.listed
+
+    def _refresh(self, built: _Built, node_class: EC2NodeClass, closed: frozenset[str]) -> None:
+        zone_ids = {s.zone: s.zone_id for s in node_class.status.subnets if s.id not in closed}
+        every_zone = {s.zone: s.zone_id for s in node_class.status.subnets}
+        reserved = _by_type(node_class)
+        shared = (self._pricing.revision, closed)
+        for name, instance_type in built.types.items():
+            left = tuple(self._reservations.left(r.id) for r in reserved.get(name, ()))
+            stamp = (self._unavailable.sequence(name), shared, left)
+            if built.stamps.get(name) != stamp:
+                offerings = self._offerings(
+                    self._machines.by_name[name], every_zone, zone_ids, reserved.get(name, ())
+                )
+                built.types[name] = replace(instance_type, offerings=tuple(offerings))
+                built.stamps[name] = stamp
+        built.listed = tuple(built.types.values())
+
+    def _types(self, node_class: EC2NodeClass) -> _Built:
+        key = _content(node_class, self._machines.revision)
+        built = self._built.get(key)
+        if built is None:
+            while len(self._built) >= self.kept:
+                del self._built[min(self._built, key=lambda k: self._built[k].used_at)]
+            built = self._built[key] = _Built(dict(self._make(node_class)))
+        built.used_at = self._clock()
+        return built
+
+    def _make(self, node_class: EC2NodeClass) -> Iterator[tuple[str, InstanceType]]:
+        family = family_of(node_class)
+        wanted = {s.zone for s in node_class.status.subnets}
+        reserved = _by_type(node_class)
+        for name in sorted(self._machines.by_name):
+            m = self._machines.by_name[name]
+            zones = tuple(sorted(wanted & self._machines.zones.get(name, frozenset())))
+            if not zones or not m.architectures or not suits(m, node_class):
+                continue
+            whole = capacity(m, node_class, self._limits)
+            instance_type = InstanceType(
+                name=name,
+                requirements=requirements(
+                    m,
+                    family,
+                    region=self._region,
+                    zones=zones,
+                    reserved=tuple(r.id for r in reserved.get(name, ())),
+                ),
+                offerings=(),
+                capacity=whole,
+                overhead=overhead(m, node_class, self._limits, whole),
+            )
+            # A machine that no image of the class runs on can never be launched.
+            if image_for(instance_type, node_class.status.amis) is not None:
+                yield name, instance_type
+
+    def _offerings(
+        self,
+        m: Machine,
+        every_zone: Mapping[str, str],
+        open_zones: Mapping[str, str],
+        reserved: tuple[CapacityReservationStatus, ...],
+    ) -> Iterator[Offering]:
+        zones = sorted(set(every_zone) & self._machines.zones.get(m.name, frozenset()))
+        for capacity_type in sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
+            for zone in zones:
+                price = self._price(m.name, zone, capacity_type)
+                marked = self._unavailable.is_marked(m.name, zone, capacity_type)
+                yield Offering(
+                    requirements=_place(zone, every_zone[zone], capacity_type),
+                    price=price or 0.0,
+                    available=price is not None and zone in open_zones and not marked,
+                )
+        for reservation in reserved:
+            zone = reservation.availability_zone
+            if zone in zones:
+                left = self._reservations.left(reservation.id)
+                yield Offering(
+                    requirements={
+                        **_place(zone, every_zone[zone], labels.RESERVED),
+                        RESERVATION_ID: reservation.id,
+                        RESERVATION_TYPE: reservation.reservation_type,
+                        RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
+                    },
+                    price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
+                    available=left > 0 and zone in open_zones and reservation.state == "active",
+                    reservation_capacity=left,
+                )
+
+    def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
+        if capacity_type == labels.SPOT:
+            return self._pricing.spot(instance_type, zone)
+        return self._pricing.on_demand(instance_type)
+
+
+def image_for(instance_type: InstanceType, amis: list[AMIStatus]) -> AMIStatus | None:
+    """Return the first image that runs on the machine."""
+    return next((a for a in amis if has(instance_type, read(a.requirements))), None)
+
+
+def _by_type(node_class: EC2NodeClass) -> dict[str, tuple[CapacityReservationStatus, ...]]:
+    found: dict[str, tuple[CapacityReservationStatus, ...]] = {}
+    for reservation in node_class.status.capacity_reservations:
+        name = reservation.instance_type
+        found[name] = (*found.get(name, ()), reservation)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _place(zone: str, zone_id: str, capacity_type: str) -> Mapping[str, str]:
+    """Return the labels of a way to buy; all types share the few there are."""
+    place = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type}
+    return {**place, labels.ZONE_ID: zone_id} if zone_id else place
+
+
+def _content(node_class: EC2NodeClass, revision: int) -> bytes:
+    """Return all of the class that a type depends on, as a key."""
+    spec, status = node_class.spec, node_class.status
+    parts: list[Any] = [
+        revision,
+        family_of(node_class).name,
+        sorted((s.id, s.zone, s.zone_id) for s in status.subnets),
+        [(a.id, a.requirements) for a in status.amis],
+        json.dumps(spec.kubelet, sort_keys=True),
+        spec.block_device_mappings,
+        spec.instance_store_policy,
+        spec.network_interfaces,
+        spec.connection_tracking,
+        spec.cpu_options,
+        status.capacity_reservations,
+    ]
+    return msgspec.json.encode(parts)

@@ -1,0 +1,61 @@
+"""Placement groups: where machines stand to one another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.apis.ec2nodeclass import PlacementGroupSelector
+from controller.aws.session import Aws
+
+PERIOD = 60.0
+"""Seconds for which an answer is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGroup:
+    """A group; `strategy` is cluster, partition or spread."""
+
+    id: str
+    name: str
+    strategy: str
+    partitions: int = 0
+
+
+class PlacementGroups:
+    """Finds placement groups."""
+
+    def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._aws = aws
+        self._clock = clock
+        self._found: dict[PlacementGroupSelector, tuple[float, PlacementGroup]] = {}
+
+    async def find(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
+        """Return the group that is selected and can be used, or None."""
+        if selector is None:
+            return None
+        since, group = self._found.get(selector, (float("-inf"), None))
+        if group is not None and self._clock() - since < PERIOD:
+            return group
+        name, value = ("group-name", selector.name) if selector.name else ("", selector.id)
+        # There is no filter for ids, so those are looked for among all.
+        answer = await self._aws.call(
+            "ec2",
+            "describe_placement_groups",
+            Filters=[
+                {"Name": "state", "Values": ["available"]},
+                *([{"Name": name, "Values": [value]}] if name else []),
+            ],
+        )
+        for d in answer.get("PlacementGroups", []):
+            if value in (d.get("GroupId"), d.get("GroupName")):
+                group = PlacementGroup(
+                    id=d["GroupId"],
+                    name=d.get("GroupName", ""),
+                    strategy=d.get("Strategy", ""),
+                    partitions=d.get("PartitionCount", 0),
+                )
+                self._found[selector] = (self._clock(), group)
+                return group
+        return None

@@ -1,0 +1,307 @@
+"""The cloud of AWS, put together; each noun of AWS has a module of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.aws import kubelet
+from controller.aws.amis import AMIs
+from controller.aws.cluster import ClusterFacts
+from controller.aws.drift import drift_reason
+from controller.aws.instanceprofiles import COLLECT_PERIOD, InstanceProfiles
+from controller.aws.instances import Instances
+from controller.aws.instancetypes import Limits
+from controller.aws.interruptions import Interruptions
+from controller.aws.launching import Launcher
+from controller.aws.launchtemplates import LaunchTemplates
+from controller.aws.nodeclasses import NodeClasses
+from controller.aws.offerings import PERIOD as TYPES_PERIOD
+from controller.aws.offerings import RESERVATION_ID, InstanceTypes, Machines
+from controller.aws.placementgroups import PlacementGroups
+from controller.aws.pricing import PERIOD as PRICES_PERIOD
+from controller.aws.pricing import RETRY as PRICES_RETRY
+from controller.aws.pricing import Pricing
+from controller.aws.reservations import Reservations
+from controller.aws.securitygroups import SecurityGroups
+from controller.aws.session import Aws, Session
+from controller.aws.statuses import PERIOD as STATUS_PERIOD
+from controller.aws.statuses import InstanceStatuses
+from controller.aws.subnets import Subnets
+from controller.aws.unavailable import Unavailable
+from controller.aws.verification import Verification
+from controller.aws.zonalshift import PERIOD as SHIFT_PERIOD
+from controller.aws.zonalshift import ZonalShift
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClaimNotFoundError,
+    NodeClassNotReadyError,
+)
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
+from controller.options import Options
+
+SWEEP = 10.0
+"""Seconds between two looks at what has grown old."""
+
+log = logging.getLogger(__name__)
+
+
+class AWSCloudProvider:
+    """Implements `CloudProvider` for EC2.
+
+    `cluster_dns` is the address of the cluster's DNS service, empty if unknown. `start`
+    loads what every decision needs and takes over what an earlier process left; `run`
+    keeps it fresh. Both belong to the leader.
+    """
+
+    name = "aws"
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        aws: Aws | None = None,
+        cluster_dns: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        aws = aws or Session()
+        gates = options.feature_gates
+        name = options.cluster_name
+        self.aws = aws
+        self._clock = clock
+        self._shifts_zones = options.enable_zonal_shift
+        self._loading = asyncio.Lock()
+        self._in_reservation: dict[str, str] = {}
+        self._types_due = self._prices_due = float("-inf")
+        self._cluster = ClusterFacts(aws, options, dns=cluster_dns, clock=clock)
+        self.pricing = Pricing(aws, isolated=options.isolated_vpc)
+        self._unavailable = Unavailable(clock=clock)
+        self._subnets = Subnets(
+            aws, period=options.subnet_refresh_interval.total_seconds(), clock=clock
+        )
+        self._groups = SecurityGroups(aws, clock=clock)
+        self._reservations = Reservations(aws, clock=clock)
+        self._placements = PlacementGroups(aws, clock=clock)
+        self.templates = LaunchTemplates(aws, name, clock=clock)
+        self._instances = Instances(aws, name, clock=clock)
+        self._profiles = InstanceProfiles(aws, name, isolated=options.isolated_vpc)
+        self._interruptions = Interruptions(aws, options.interruption_queue, self._reservations)
+        self._statuses = InstanceStatuses(aws)
+        self._shift = ZonalShift(aws, self._cluster)
+        self._machines = Machines(aws)
+        self._types = InstanceTypes(
+            aws.region,
+            Limits(options.vm_memory_overhead_percent, options.reserved_enis),
+            machines=self._machines,
+            pricing=self.pricing,
+            unavailable=self._unavailable,
+            reservations=self._reservations,
+            subnets=self._subnets,
+            shift=self._shift,
+            clock=clock,
+        )
+        self._launcher = Launcher(
+            aws,
+            cluster=self._cluster,
+            types=self._types,
+            subnets=self._subnets,
+            templates=self.templates,
+            instances=self._instances,
+            unavailable=self._unavailable,
+            reservations=self._reservations,
+            groups=self._placements,
+            reserved_capacity=gates.reserved_capacity,
+            clock=clock,
+        )
+        verification = Verification(
+            aws=aws,
+            launcher=self._launcher,
+            enabled=not options.disable_dry_run,
+            clock=clock,
+        )
+        self._classes = NodeClasses(
+            cluster=self._cluster,
+            amis=AMIs(aws, period=options.ami_refresh_interval.total_seconds(), clock=clock),
+            subnets=self._subnets,
+            groups=self._groups,
+            profiles=self._profiles,
+            reservations=self._reservations,
+            placements=self._placements,
+            pricing=self.pricing,
+            verify=verification.verify,
+            reserved_capacity=gates.reserved_capacity,
+        )
+
+    # Life.
+
+    async def start(self) -> None:
+        """Load machines and prices, and take over launch templates that exist.
+
+        Raises:
+            CloudProviderError: EC2 cannot be asked; nothing could be decided.
+
+        """
+        await self._load()
+        if self._shifts_zones:
+            await self._shift.refresh()
+        found = await self.templates.hydrate()
+        log.info("took over launch templates", extra={"count": found})
+
+    async def run(self) -> None:
+        """Keep what is known fresh and delete idle launch templates, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_every(SWEEP, self._load))
+            tasks.create_task(_every(SWEEP, self.templates.sweep))
+            tasks.create_task(_every(COLLECT_PERIOD, self.collect_profiles))
+            tasks.create_task(
+                _every(STATUS_PERIOD, lambda: self._statuses.refresh(datetime.now(UTC)))
+            )
+            if self._shifts_zones:
+                tasks.create_task(_every(SHIFT_PERIOD, self._shift.refresh))
+
+    async def collect_profiles(self) -> None:
+        """Delete instance profiles that classes have left behind and nobody bears."""
+        await self._profiles.collect(self._instances.profiles)
+
+    # The port.
+
+    async def instance_types(
+        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
+    ) -> Sequence[InstanceType]:
+        """Return every type the class could launch; built once, then compared and shared."""
+        if not node_class.status.subnets or not node_class.status.amis:
+            raise NodeClassNotReadyError(
+                f"EC2NodeClass {node_class.metadata.name} has not found its subnets and images yet"
+            )
+        wrong = kubelet.problems(node_class.spec.kubelet)
+        if wrong:
+            raise NodeClassNotReadyError("; ".join(wrong))
+        await self._load()
+        return self._types.of(node_class)
+
+    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+        """Launch the claim's instance, once."""
+        await self._load()
+        return await self._launcher.launch(claim, node_class)
+
+    async def terminate(self, provider_id: str) -> None:
+        """Ask for the instance's end; raises NodeClaimNotFoundError once it is gone."""
+        try:
+            found = await self._instances.terminate(provider_id)
+        except NodeClaimNotFoundError:
+            reservation = self._in_reservation.pop(provider_id, "")
+            if reservation:
+                self._reservations.ended(reservation)
+            raise
+        if found is not None and found.instance.capacity_type == labels.RESERVED:
+            self._in_reservation[provider_id] = found.reservation_id
+
+    async def get(self, provider_id: str) -> Instance:
+        """Return one instance."""
+        return (await self._instances.get(provider_id)).instance
+
+    async def instances(self) -> Sequence[Instance]:
+        """Return every instance of this cluster's claims that is not terminated."""
+        return await self._instances.all()
+
+    async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
+        """Add tags to an instance."""
+        await self._instances.tag(provider_id, tags)
+
+    async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
+        """Return the class with its status found anew."""
+        await self._load()
+        return await self._classes.resolve(node_class, now=now)
+
+    async def release(self, node_class: EC2NodeClass) -> None:
+        """Delete the launch templates and instance profiles made for the class."""
+        await self.templates.release(node_class.metadata.name)
+        await self._profiles.release(node_class)
+
+    async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
+        """Return why the instance no longer matches its class, or None."""
+        await self._load()
+        name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
+        every = await self.instance_types(node_class)
+        instance_type = next((t for t in every if t.name == name), None)
+        if instance_type is None:
+            raise CloudProviderError(
+                f"{name!r}, the instance type of {claim.metadata.name}, is not one the class "
+                "can launch; whether it drifted cannot be told"
+            )
+        spec = node_class.spec
+        selected = frozenset[str]()
+        if RESERVATION_ID in claim.metadata.labels:
+            terms = spec.capacity_reservation_selector_terms
+            found = await self._reservations.find(terms, fresh=True)
+            selected = frozenset(r.id for r in found)
+        group = await self._placements.find(spec.placement_group_selector)
+        return drift_reason(
+            claim,
+            node_class,
+            found=await self._instances.get(claim.status.provider_id),
+            instance_type=instance_type,
+            reservations=selected,
+            placement_group_id=group.id if group else "",
+        )
+
+    async def notices(self) -> Sequence[Notice]:
+        """Return what EC2's own checks found, or wait (up to 20 s) for the interruption queue."""
+        found = self._statuses.waiting()
+        if found:
+            return found
+        return await self._interruptions.notices()
+
+    async def acknowledge(self, notice: Notice) -> None:
+        """Delete a notice's message."""
+        if not self._statuses.acknowledge(notice):
+            await self._interruptions.acknowledge(notice)
+
+    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """Hold an offering for unavailable for three minutes."""
+        self._unavailable.mark(instance_type, zone, capacity_type)
+
+    def repair_policies(self) -> Sequence[RepairPolicy]:
+        """Return the conditions of the kubelet and of the EKS node monitoring agent."""
+        half_an_hour = timedelta(minutes=30)
+        return (
+            RepairPolicy("Ready", "False", half_an_hour),
+            RepairPolicy("Ready", "Unknown", half_an_hour),
+            RepairPolicy("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
+            RepairPolicy("StorageReady", "False", half_an_hour),
+            RepairPolicy("NetworkingReady", "False", half_an_hour),
+            RepairPolicy("KernelReady", "False", half_an_hour),
+            RepairPolicy("ContainerRuntimeReady", "False", half_an_hour),
+        )
+
+    async def _load(self) -> None:
+        """Read machines and prices when they are due; who comes meanwhile waits for the first."""
+        if self._clock() < min(self._types_due, self._prices_due):
+            return
+        async with self._loading:
+            if self._clock() >= self._types_due:
+                await self._machines.refresh()
+                self._types_due = self._clock() + TYPES_PERIOD
+            if self._clock() >= self._prices_due:
+                complete = await self.pricing.refresh()
+                self._prices_due = self._clock() + (PRICES_PERIOD if complete else PRICES_RETRY)
+                for kind, problem in self.pricing.problems.items():
+                    log.warning("keeping the last known prices", extra={kind: problem})
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Do a piece of work again and again; when AWS fails it, the next time is another chance."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except CloudProviderError as exc:
+            log.warning("will try again", extra={"error": str(exc)})

@@ -1,0 +1,135 @@
+"""Capacity reservations: capacity that is paid for already.
+
+EC2 tells how many instances a reservation still takes; between two answers we
+count ourselves: one less per launch, one more when an instance is gone, none
+when EC2 says it is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller.apis.ec2nodeclass import CapacityReservationStatus, SelectorTerm
+from controller.aws.errors import AwsError
+from controller.aws.selectors import tag_filters
+from controller.aws.session import Aws
+
+PERIOD = 60.0
+"""Seconds for which an answer is believed."""
+
+EXPIRING = timedelta(minutes=40)
+"""How long before its end a capacity block takes no new nodes; EC2 ends them at 30 minutes."""
+
+
+class Reservations:
+    """Finds capacity reservations and keeps count of what is left in each."""
+
+    def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._aws = aws
+        self._clock = clock
+        self._found: dict[object, tuple[float, tuple[CapacityReservationStatus, ...]]] = {}
+        self._left: dict[str, int] = {}
+        self._asking = asyncio.Lock()
+        self.revision = 0
+        """Grows whenever a count changes."""
+
+    async def find(
+        self, terms: Sequence[SelectorTerm], *, fresh: bool = False
+    ) -> tuple[CapacityReservationStatus, ...]:
+        """Return the active reservations any term selects, by id; `fresh` asks EC2 anyway."""
+        if not terms:
+            return ()
+        key = tuple(
+            sorted(
+                (t.id, t.owner_id, t.instance_match_criteria, tuple(sorted(t.tags.items())))
+                for t in terms
+            )
+        )
+        async with self._asking:
+            since, found = self._found.get(key, (float("-inf"), ()))
+            if fresh or self._clock() - since >= PERIOD:
+                found = await self._ask(terms)
+                self._found[key] = (self._clock(), found)
+            return found
+
+    def left(self, reservation_id: str) -> int:
+        """Return how many instances the reservation still takes; 0 for an unknown one."""
+        return self._left.get(reservation_id, 0)
+
+    def launched(self, reservation_id: str) -> None:
+        """Count a launch."""
+        self._set(reservation_id, max(self.left(reservation_id) - 1, 0))
+
+    def ended(self, reservation_id: str) -> None:
+        """Count an instance that is gone."""
+        self._set(reservation_id, self.left(reservation_id) + 1)
+
+    def exhausted(self, reservation_id: str) -> None:
+        """Note that EC2 called it full."""
+        self._set(reservation_id, 0)
+
+    def _set(self, reservation_id: str, count: int) -> None:
+        self._left[reservation_id] = count
+        self.revision += 1
+
+    async def _ask(self, terms: Sequence[SelectorTerm]) -> tuple[CapacityReservationStatus, ...]:
+        now = datetime.now(UTC)
+        found: dict[str, CapacityReservationStatus] = {}
+        for question in _questions(terms):
+            try:
+                described = await self._aws.pages(
+                    "ec2", "describe_capacity_reservations", "CapacityReservations", **question
+                )
+            except AwsError as exc:
+                if not exc.is_not_found:
+                    raise
+                continue
+            for reservation in described:
+                end = reservation.get("EndDate")
+                if reservation.get("State") != "active" or (end is not None and end <= now):
+                    continue
+                status = _status(reservation, now)
+                found[status.id] = status
+                self._set(status.id, reservation.get("AvailableInstanceCount", 0))
+        return tuple(found[i] for i in sorted(found))
+
+
+def _questions(terms: Sequence[SelectorTerm]) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of one question per term; EC2 has no filter for ids."""
+    for term in terms:
+        if term.id:
+            yield {"CapacityReservationIds": [term.id]}
+        else:
+            yield {"Filters": [*_filters(term), {"Name": "state", "Values": ["active"]}]}
+
+
+def _filters(term: SelectorTerm) -> list[dict[str, Any]]:
+    filters: list[dict[str, Any]] = tag_filters(term.tags)
+    if term.owner_id:
+        filters.append({"Name": "owner-id", "Values": [term.owner_id]})
+    if term.instance_match_criteria:
+        filters.append(
+            {"Name": "instance-match-criteria", "Values": [term.instance_match_criteria]}
+        )
+    return filters
+
+
+def _status(reservation: dict[str, Any], now: datetime) -> CapacityReservationStatus:
+    end = reservation.get("EndDate")
+    block = reservation.get("ReservationType") == "capacity-block"
+    expiring = block and end is not None and end - now <= EXPIRING
+    return CapacityReservationStatus(
+        id=reservation["CapacityReservationId"],
+        availability_zone=reservation.get("AvailabilityZone", ""),
+        instance_type=reservation["InstanceType"],
+        instance_match_criteria=reservation.get("InstanceMatchCriteria", ""),
+        owner_id=reservation.get("OwnerId", ""),
+        end_time=end.strftime("%Y-%m-%dT%H:%M:%SZ") if end else None,
+        interruptible=bool(reservation.get("Interruptible", False)),
+        reservation_type="capacity-block" if block else "default",
+        state="expiring" if expiring else "active",
+    )

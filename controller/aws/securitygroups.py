@@ -1,0 +1,59 @@
+"""Security groups: every one that a term selects is attached to the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from controller.apis.ec2nodeclass import SecurityGroupStatus, SelectorTerm
+from controller.aws.selectors import tag_filters
+from controller.aws.session import Aws
+
+PERIOD = 60.0
+"""Seconds for which an answer is believed."""
+
+
+class SecurityGroups:
+    """Finds security groups; classes with the same terms share one answer."""
+
+    def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._aws = aws
+        self._clock = clock
+        self._found: dict[object, tuple[float, tuple[SecurityGroupStatus, ...]]] = {}
+        self._asking = asyncio.Lock()
+
+    async def find(self, terms: Sequence[SelectorTerm]) -> tuple[SecurityGroupStatus, ...]:
+        """Return what any of the terms selects, by id."""
+        key = tuple(sorted((t.id, t.name, tuple(sorted(t.tags.items()))) for t in terms))
+        async with self._asking:
+            since, groups = self._found.get(key, (0.0, ()))
+            if groups and self._clock() - since < PERIOD:
+                return groups
+            found: dict[str, str] = {}
+            for filters in _queries(terms):
+                described = await self._aws.pages(
+                    "ec2", "describe_security_groups", "SecurityGroups", Filters=filters
+                )
+                found.update({g["GroupId"]: g.get("GroupName", "") for g in described})
+            groups = tuple(SecurityGroupStatus(id=i, name=n) for i, n in sorted(found.items()))
+            self._found[key] = (self._clock(), groups)
+            return groups
+
+    def forget(self) -> None:
+        """Look everything up anew next time."""
+        self._found.clear()
+
+
+def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:
+    ids = sorted(term.id for term in terms if term.id)
+    rest = [
+        [
+            *([{"Name": "group-name", "Values": [term.name]}] if term.name else []),
+            *tag_filters(term.tags),
+        ]
+        for term in terms
+        if not term.id
+    ]
+    return [*([[{"Name": "group-id", "Values": ids}]] if ids else []), *rest]

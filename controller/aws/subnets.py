@@ -1,0 +1,141 @@
+"""Subnets: which a class may use, and which has room for one more node.
+
+Addresses are a resource. What a launch will use is deducted at once and given
+back for the subnets EC2 did not pick; a new description of a subnet replaces our
+own arithmetic. A subnet that had no address left is avoided for three minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.apis.ec2nodeclass import SelectorTerm
+from controller.aws.selectors import tag_filters
+from controller.aws.session import Aws
+from controller.aws.unavailable import TTL
+
+ADDRESS_PERIOD = 300.0
+"""Seconds for which a count of free addresses is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subnet:
+    """A subnet; `free` counts its IPv4 addresses as EC2 last told."""
+
+    id: str
+    zone: str
+    zone_id: str
+    free: int
+
+
+class Subnets:
+    """Finds subnets and keeps count of their addresses."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        *,
+        period: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._aws = aws
+        self._period = period
+        self._clock = clock
+        self._found: dict[object, tuple[float, tuple[Subnet, ...]]] = {}
+        self._known: dict[str, tuple[float, Subnet]] = {}
+        self._in_flight: dict[str, int] = {}
+        self._full_until: dict[str, float] = {}
+        self._asking = asyncio.Lock()
+
+    async def find(self, terms: Sequence[SelectorTerm]) -> tuple[Subnet, ...]:
+        """Return what any of the terms selects, most free addresses first."""
+        key = tuple(sorted((t.id, tuple(sorted(t.tags.items()))) for t in terms))
+        # Classes often share their terms; whoever comes second uses the first one's answer.
+        async with self._asking:
+            since, subnets = self._found.get(key, (0.0, ()))
+            if subnets and self._clock() - since < self._period:
+                return subnets
+            found: dict[str, Subnet] = {}
+            for filters in _queries(terms):
+                found.update({s.id: s for s in await self._describe(filters)})
+            subnets = tuple(sorted(found.values(), key=lambda s: (-s.free, s.id)))
+            self._found[key] = (self._clock(), subnets)
+            return subnets
+
+    async def for_launch(self, ids: Iterable[str]) -> dict[str, Subnet]:
+        """Return the subnet with most room for each zone, leaving out those that are full."""
+        wanted = list(ids)
+        await self._refresh(wanted)
+        best: dict[str, Subnet] = {}
+        for subnet_id in wanted:
+            if subnet_id not in self._known or self.is_full(subnet_id):
+                continue
+            subnet = self._known[subnet_id][1]
+            rival = best.get(subnet.zone)
+            if rival is None or self.room(subnet) > self.room(rival):
+                best[subnet.zone] = subnet
+        return best
+
+    def room(self, subnet: Subnet) -> int:
+        """Return how many addresses are free when launches under way have had theirs."""
+        return subnet.free - self._in_flight.get(subnet.id, 0)
+
+    def take(self, addresses: Mapping[str, int]) -> None:
+        """Deduct what a launch may use, by subnet id."""
+        for subnet_id, count in addresses.items():
+            self._in_flight[subnet_id] = self._in_flight.get(subnet_id, 0) + count
+
+    def give_back(self, addresses: Mapping[str, int]) -> None:
+        """Undo `take` for the subnets EC2 did not use."""
+        for subnet_id, count in addresses.items():
+            # A description in between has already forgotten what was taken.
+            self._in_flight[subnet_id] = max(self._in_flight.get(subnet_id, 0) - count, 0)
+
+    def mark_full(self, subnet_id: str) -> None:
+        """Avoid a subnet that had no address left."""
+        self._full_until[subnet_id] = self._clock() + TTL
+
+    def is_full(self, subnet_id: str) -> bool:
+        """Whether the subnet is avoided now."""
+        return self._full_until.get(subnet_id, 0.0) > self._clock()
+
+    def forget(self) -> None:
+        """Look everything up anew next time."""
+        self._found.clear()
+        self._known.clear()
+
+    async def _refresh(self, ids: list[str]) -> None:
+        now = self._clock()
+        async with self._asking:
+            stale = [
+                i for i in ids if i not in self._known or now - self._known[i][0] > ADDRESS_PERIOD
+            ]
+            if stale:
+                await self._describe([{"Name": "subnet-id", "Values": stale}])
+
+    async def _describe(self, filters: list[dict[str, Any]]) -> list[Subnet]:
+        described = await self._aws.pages("ec2", "describe_subnets", "Subnets", Filters=filters)
+        subnets = [
+            Subnet(
+                id=s["SubnetId"],
+                zone=s["AvailabilityZone"],
+                zone_id=s.get("AvailabilityZoneId", ""),
+                free=s["AvailableIpAddressCount"],
+            )
+            for s in described
+        ]
+        for subnet in subnets:
+            self._known[subnet.id] = (self._clock(), subnet)
+            self._in_flight.pop(subnet.id, None)
+        return subnets
+
+
+def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:
+    """Return one list of filters per query; all ids share one."""
+    ids = sorted(term.id for term in terms if term.id)
+    by_tags = [tag_filters(term.tags) for term in terms if not term.id]
+    return [*([[{"Name": "subnet-id", "Values": ids}]] if ids else []), *by_tags]

@@ -1,0 +1,166 @@
+"""Whether AWS would launch for a class, asked without launching.
+
+A launch template is made for one machine the class could use, and CreateFleet and
+RunInstances are tried with DryRun. The answer is kept for half an hour.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import NodeClassReference
+from controller.apis.taints import Requirement
+from controller.aws import fleet
+from controller.aws.errors import DRY_RUN_PASSED, AwsError
+from controller.aws.launching import Launcher, Plan
+from controller.aws.nodeclasses import PERMISSIONS, WantingError
+from controller.aws.selectors import tag_list
+from controller.aws.session import Aws
+from controller.cloudprovider.errors import CloudProviderError, InsufficientCapacityError
+
+KEPT = 1800.0
+"""Seconds for which an answer holds."""
+
+ORDINARY = ("m5.large", "m6g.large")
+"""Machines to ask for when the class can use them: every region has them."""
+
+POOL = "validation"
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """Asks by dry run; `enabled` follows DISABLE_DRY_RUN."""
+
+    aws: Aws
+    launcher: Launcher
+    enabled: bool = True
+    clock: Callable[[], float] = time.monotonic
+    _passed: dict[bytes, float] = field(default_factory=dict)
+
+    async def verify(self, node_class: EC2NodeClass) -> None:
+        """Return when a launch would be allowed.
+
+        Raises:
+            WantingError: it would not, and why.
+
+        """
+        if not self.enabled:
+            return
+        key = _content(node_class)
+        now = self.clock()
+        self._passed = {k: at for k, at in self._passed.items() if now - at < KEPT}
+        if key in self._passed:
+            return
+        plan = await self._plan(node_class)
+        if plan is None:
+            return
+        await self._fleet(plan)
+        await self._instance(plan)
+        self._passed[key] = now
+
+    async def _plan(self, node_class: EC2NodeClass) -> Plan | None:
+        for requirements in (_like(*ORDINARY), _on_demand(), []):
+            try:
+                return await self.launcher.plan(_claim(node_class, requirements), node_class)
+            except InsufficientCapacityError:
+                continue
+            except AwsError as exc:
+                if exc.operation == "create_launch_template":
+                    _raise_wanting(exc, "CreateLaunchTemplate")
+                raise
+        # Nothing can be had at the moment; that says nothing against the class.
+        return None
+
+    async def _fleet(self, plan: Plan) -> None:
+        parameters = fleet.request(
+            plan.candidates, capacity_type=plan.capacity_type, token="", tags=plan.tags
+        )
+        del parameters["ClientToken"]
+        try:
+            await self.aws.call("ec2", "create_fleet", DryRun=True, **parameters)
+        except AwsError as exc:
+            if exc.code != DRY_RUN_PASSED:
+                _raise_wanting(exc, "CreateFleet")
+
+    async def _instance(self, plan: Plan) -> None:
+        subnets = {c.subnet_id: c for c in plan.candidates}
+        refusal: AwsError | None = None
+        for subnet, candidate in subnets.items():
+            try:
+                await self.aws.call("ec2", "run_instances", **_run(plan, candidate, subnet))
+            except AwsError as exc:
+                if exc.code == DRY_RUN_PASSED:
+                    return
+                refusal = exc
+        if refusal is not None:
+            _raise_wanting(refusal, "RunInstances")
+
+
+def _run(plan: Plan, candidate: fleet.Candidate, subnet: str) -> dict[str, Any]:
+    interfaces = [
+        {**interface, "SubnetId": subnet}
+        for interface in candidate.template.content["NetworkInterfaces"]
+    ]
+    return {
+        "DryRun": True,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "LaunchTemplate": {"LaunchTemplateName": candidate.template.name, "Version": "$Latest"},
+        "InstanceType": candidate.instance_type.name,
+        "ImageId": candidate.image_id,
+        "NetworkInterfaces": interfaces,
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tag_list(plan.tags)} for kind in ("instance", "volume")
+        ],
+    }
+
+
+def _raise_wanting(exc: AwsError, call: str) -> None:
+    """Say what is wrong with the class, if the answer says so; otherwise pass it on."""
+    if exc.reason in ("UserDataSizeLimitExceeded", "InstanceProfileNameInvalid"):
+        raise WantingError(exc.reason, str(exc)) from exc
+    if exc.is_unauthorized or exc.reason.startswith("Unauthorized"):
+        right = PERMISSIONS.get(exc.operation, exc.operation)
+        raise WantingError(
+            f"{call}AuthCheckFailed", f"allow {right} in the controller's IAM role: {exc}"
+        ) from exc
+    if exc.is_server_fault:
+        raise exc
+    raise CloudProviderError(str(exc), reason=exc.reason) from exc
+
+
+def _content(node_class: EC2NodeClass) -> bytes:
+    status = node_class.status
+    found = [status.subnets, status.security_groups, status.amis, status.instance_profile]
+    return msgspec.json.encode([node_class.metadata.uid, node_class.spec, found])
+
+
+def _like(*instance_types: str) -> list[Requirement]:
+    named = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=list(instance_types))
+    return [named, *_on_demand()]
+
+
+def _on_demand() -> list[Requirement]:
+    return [Requirement(key=labels.CAPACITY_TYPE, operator="In", values=[labels.ON_DEMAND])]
+
+
+def _claim(node_class: EC2NodeClass, requirements: list[Requirement]) -> NodeClaim:
+    """Return a claim that nobody will ever see."""
+    return NodeClaim(
+        metadata=ObjectMeta(name=POOL, labels={labels.NODEPOOL: POOL}),
+        spec=NodeClaimSpec(
+            node_class_ref=NodeClassReference(
+                group=labels.AWS_GROUP, kind="EC2NodeClass", name=node_class.metadata.name
+            ),
+            requirements=requirements,
+        ),
+    )

@@ -1,0 +1,415 @@
+"""A small cloud in memory that keeps the protocol, for tests of those who use it.
+
+    cloud = FakeCloud(clock=lambda: now)
+    cloud.exhaust(capacity_type="spot")          # no spot capacity anywhere
+    cloud.fail("launch", CreateError("no"), times=2)
+    instance = await cloud.launch(claim, node_class)
+    cloud.interrupt(instance.provider_id)        # a notice waits
+
+Instances live in `machines` by provider id: a test may look, add one that nobody
+asked for, or take one away as a person at a console would (`vanish`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.conditions import rolled_up, with_condition
+from controller.apis.ec2nodeclass import (
+    AMIStatus,
+    EC2NodeClass,
+    EC2NodeClassStatus,
+    SecurityGroupStatus,
+    SubnetStatus,
+)
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apis.quantities import parse, written
+from controller.apis.taints import Requirement
+from controller.cloudprovider.compatibility import choices, node_labels
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    InsufficientCapacityError,
+    NodeClaimNotFoundError,
+    NodeClassNotReadyError,
+)
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
+from controller.constraints.resources import Resources, parsed
+
+REGION = "us-west-2"
+ZONES = ("us-west-2a", "us-west-2b", "us-west-2c")
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def make_instance_type(
+    name: str,
+    *,
+    cpu: str = "2",
+    memory: str = "8Gi",
+    pods: int = 29,
+    arch: str = "amd64",
+    zones: Sequence[str] = ZONES,
+    capacity_types: Sequence[str] = (labels.ON_DEMAND, labels.SPOT),
+    price: float | None = None,
+    resources: Mapping[str, str] | None = None,
+    attributes: Mapping[str, str] | None = None,
+) -> InstanceType:
+    """Make a machine; by default it costs 0.024 $/h per CPU and 0.006 per GiB, spot 40 % of it."""
+    family, _, size = name.partition(".")
+    hourly = price if price is not None else 0.024 * parse(cpu) / 1e3 + _gib(memory) * 0.006
+    carried = {
+        labels.INSTANCE_TYPE: name,
+        labels.ARCH: arch,
+        labels.OS: "linux",
+        labels.REGION: REGION,
+        f"{labels.AWS_GROUP}/instance-family": family,
+        f"{labels.AWS_GROUP}/instance-size": size,
+        f"{labels.AWS_GROUP}/instance-category": family[:1],
+        f"{labels.AWS_GROUP}/instance-cpu": cpu,
+        **(attributes or {}),
+    }
+    return InstanceType(
+        name=name,
+        requirements=(
+            *(Requirement(key=k, operator="In", values=[v]) for k, v in carried.items()),
+            Requirement(key=labels.ZONE, operator="In", values=list(zones)),
+            Requirement(key=labels.CAPACITY_TYPE, operator="In", values=list(capacity_types)),
+        ),
+        offerings=tuple(
+            Offering(
+                {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type},
+                price=hourly * (0.4 if capacity_type == labels.SPOT else 1.0),
+            )
+            for capacity_type in capacity_types
+            for zone in zones
+        ),
+        capacity=parsed(
+            {
+                "cpu": cpu,
+                "memory": memory,
+                "pods": pods,
+                "ephemeral-storage": "20Gi",
+                **(resources or {}),
+            }
+        ),
+        overhead=parsed({"cpu": "80m", "memory": "600Mi"}),
+    )
+
+
+def _gib(memory: str) -> float:
+    return parse(memory) / 1000 / 2**30
+
+
+DEFAULT_TYPES = (
+    make_instance_type("c5.large", cpu="2", memory="4Gi", pods=29),
+    make_instance_type("m5.large", cpu="2", memory="8Gi", pods=29),
+    make_instance_type("m5.xlarge", cpu="4", memory="16Gi", pods=58),
+    make_instance_type("m6g.xlarge", cpu="4", memory="16Gi", pods=58, arch="arm64"),
+    make_instance_type("r5.2xlarge", cpu="8", memory="64Gi", pods=58),
+    make_instance_type("m5.4xlarge", cpu="16", memory="64Gi", pods=234),
+    make_instance_type(
+        "g4dn.xlarge", cpu="4", memory="16Gi", price=0.526, resources={"nvidia.com/gpu": "1"}
+    ),
+)
+
+
+class _Turn:
+    """Lets others on the event loop have theirs."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def _one_turn() -> None:
+    await _Turn()
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Offerings a test means; None means any."""
+
+    instance_type: str | None = None
+    zone: str | None = None
+    capacity_type: str | None = None
+
+    def has(self, instance_type: str, zone: str, capacity_type: str) -> bool:
+        """Whether an offering belongs to it."""
+        return (
+            self.instance_type in (None, instance_type)
+            and self.zone in (None, zone)
+            and self.capacity_type in (None, capacity_type)
+        )
+
+
+class FakeCloud:
+    """Keeps the protocol of `CloudProvider`; every call is noted in `calls`.
+
+    A terminated instance stays, `deleting`, for `shutdown_calls` further calls of
+    `terminate` or `get`, and is then gone. `idle` is awaited when no notice waits.
+    """
+
+    name = "fake"
+
+    def __init__(
+        self,
+        instance_types: Iterable[InstanceType] = DEFAULT_TYPES,
+        *,
+        clock: Callable[[], datetime] = lambda: EPOCH,
+        shutdown_calls: int = 0,
+        idle: Callable[[], Awaitable[None]] = _one_turn,
+    ) -> None:
+        self.types = tuple(instance_types)
+        self.clock = clock
+        self.shutdown_calls = shutdown_calls
+        self.machines: dict[str, Instance] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.drift: dict[str, str] = {}
+        self.not_ready: dict[str, tuple[str, str, str]] = {}
+        self.pending: list[Notice] = []
+        self.acknowledged: list[Notice] = []
+        self.released: list[str] = []
+        self.exhausted: set[Pool] = set()
+        self.avoided: set[Pool] = set()
+        self._idle = idle
+        self._faults: dict[str, list[CloudProviderError]] = {}
+        self._claims: dict[str, str] = {}
+        self._closing: dict[str, int] = {}
+        self._numbers = itertools.count(1)
+
+    # What a test arranges.
+
+    def exhaust(
+        self,
+        instance_type: str | None = None,
+        zone: str | None = None,
+        capacity_type: str | None = None,
+    ) -> None:
+        """Take away the capacity of these offerings; None means any."""
+        self.exhausted.add(Pool(instance_type, zone, capacity_type))
+
+    def restock(self) -> None:
+        """Give all capacity back, and forget what was avoided."""
+        self.exhausted.clear()
+        self.avoided.clear()
+
+    def fail(self, call: str, error: CloudProviderError, *, times: int = 1) -> None:
+        """Let the next calls of this name raise."""
+        self._faults.setdefault(call, []).extend([error] * times)
+
+    def vanish(self, provider_id: str) -> None:
+        """Take a machine away without a word."""
+        del self.machines[provider_id]
+
+    def interrupt(self, provider_id: str, kind: str = "spot_interrupted") -> Notice:
+        """Let a notice about a machine wait."""
+        instance_id = provider_id.rpartition("/")[2]
+        notice = Notice(
+            kind, (instance_id,), receipt=f"receipt-{next(self._numbers)}", sent_at=self.clock()
+        )
+        self.pending.append(notice)
+        return notice
+
+    def unready(
+        self, node_class: str, *, condition: str = "SubnetsReady", reason: str, message: str
+    ) -> None:
+        """Let `resolve` find this class wanting."""
+        self.not_ready[node_class] = (condition, reason, message)
+
+    def count(self, call: str) -> int:
+        """Return how often a call of this name was made."""
+        return sum(1 for name, _ in self.calls if name == call)
+
+    # What the protocol asks.
+
+    async def instance_types(
+        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
+    ) -> Sequence[InstanceType]:
+        """Return the types, exhausted and avoided offerings marked unavailable."""
+        await self._called("instance_types", node_class.metadata.name)
+        if node_class.metadata.name in self.not_ready:
+            raise NodeClassNotReadyError(self.not_ready[node_class.metadata.name][2])
+        return tuple(self._as_known(instance_type) for instance_type in self.types)
+
+    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+        """Launch the cheapest instance that meets the claim; once per UID."""
+        await self._called("launch", claim.metadata.name)
+        launched = self._claims.get(claim.metadata.uid)
+        if launched is not None and launched in self.machines:
+            return self.machines[launched]
+        found = choices(
+            (self._as_known(t) for t in self.types),
+            claim.spec.requirements,
+            _requests(claim),
+        )
+        if not found:
+            raise InsufficientCapacityError(f"nothing that meets {claim.metadata.name} can be had")
+        kind, offering = min(
+            ((choice.instance_type, o) for choice in found for o in choice.offerings),
+            key=lambda pair: (pair[1].price, pair[0].name, pair[1].zone),
+        )
+        instance = self._instance(claim, node_class, kind, offering)
+        self.machines[instance.provider_id] = instance
+        self._claims[claim.metadata.uid] = instance.provider_id
+        return instance
+
+    async def terminate(self, provider_id: str) -> None:
+        """End an instance; raises once it is gone."""
+        await self._called("terminate", provider_id)
+        instance = self._living(provider_id)
+        self.machines[provider_id] = replace(instance, deleting=True)
+        self._closing.setdefault(provider_id, self.shutdown_calls)
+
+    async def get(self, provider_id: str) -> Instance:
+        """Return one instance."""
+        await self._called("get", provider_id)
+        return self._living(provider_id)
+
+    async def instances(self) -> Sequence[Instance]:
+        """Return every instance that is not gone."""
+        await self._called("instances", "")
+        return tuple(self.machines.values())
+
+    async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
+        """Add tags to an instance."""
+        await self._called("tag", provider_id)
+        instance = self._living(provider_id)
+        self.machines[provider_id] = replace(instance, tags={**instance.tags, **tags})
+
+    async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
+        """Return the class ready, or wanting as `unready` arranged."""
+        await self._called("resolve", node_class.metadata.name)
+        generation = node_class.metadata.generation
+        wanting = self.not_ready.get(node_class.metadata.name)
+        conditions = list(node_class.status.conditions)
+        for kind in (
+            "AMIsReady",
+            "SubnetsReady",
+            "SecurityGroupsReady",
+            "InstanceProfileReady",
+            "ValidationSucceeded",
+        ):
+            failed = wanting is not None and wanting[0] == kind
+            conditions = with_condition(
+                conditions,
+                kind,
+                "False" if failed else "True",
+                reason=wanting[1] if wanting and failed else "",
+                message=wanting[2] if wanting and failed else "",
+                generation=generation,
+                now=now,
+            )
+        dependents = [c.type for c in conditions if c.type != "Ready"]
+        status = EC2NodeClassStatus(
+            subnets=[
+                SubnetStatus(id=f"subnet-{zone[-1]}", zone=zone, zone_id=_zone_id(zone))
+                for zone in ZONES
+            ],
+            security_groups=[SecurityGroupStatus(id="sg-1", name="nodes")],
+            amis=[AMIStatus(id="ami-1", name="image")],
+            instance_profile=node_class.spec.instance_profile or node_class.spec.role or "profile",
+            conditions=rolled_up(conditions, dependents, generation=generation, now=now),
+        )
+        return msgspec.structs.replace(node_class, status=status)
+
+    async def release(self, node_class: EC2NodeClass) -> None:
+        """Note that the class let go of what was made for it."""
+        await self._called("release", node_class.metadata.name)
+        self.released.append(node_class.metadata.name)
+
+    async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
+        """Return what a test put in `drift` for the claim's provider id."""
+        await self._called("drift_reason", claim.metadata.name)
+        return self.drift.get(claim.status.provider_id)
+
+    async def notices(self) -> Sequence[Notice]:
+        """Return what waits; a notice comes again until it is acknowledged."""
+        await self._called("notices", "")
+        if not self.pending:
+            await self._idle()
+        return tuple(self.pending)
+
+    async def acknowledge(self, notice: Notice) -> None:
+        """Note that a notice has been dealt with."""
+        await self._called("acknowledge", notice.receipt)
+        self.pending = [n for n in self.pending if n.receipt != notice.receipt]
+        self.acknowledged.append(notice)
+
+    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """Hold an offering for unavailable until `restock`."""
+        self.avoided.add(Pool(instance_type, zone, capacity_type))
+
+    def repair_policies(self) -> Sequence[RepairPolicy]:
+        """Return the kubelet's own conditions."""
+        return (
+            RepairPolicy("Ready", "False", timedelta(minutes=30)),
+            RepairPolicy("Ready", "Unknown", timedelta(minutes=30)),
+        )
+
+    async def _called(self, call: str, subject: str) -> None:
+        self.calls.append((call, subject))
+        await _Turn()
+        faults = self._faults.get(call)
+        if faults:
+            raise faults.pop(0)
+
+    def _living(self, provider_id: str) -> Instance:
+        instance = self.machines.get(provider_id)
+        if instance is None:
+            raise NodeClaimNotFoundError(f"{provider_id} does not exist")
+        if provider_id in self._closing:
+            if self._closing[provider_id] == 0:
+                del self.machines[provider_id], self._closing[provider_id]
+                raise NodeClaimNotFoundError(f"{provider_id} is terminated")
+            self._closing[provider_id] -= 1
+        return instance
+
+    def _as_known(self, instance_type: InstanceType) -> InstanceType:
+        closed = self.exhausted | self.avoided
+        if not closed:
+            return instance_type
+        return replace(
+            instance_type,
+            offerings=tuple(
+                replace(o, available=False)
+                if any(p.has(instance_type.name, o.zone, o.capacity_type) for p in closed)
+                else o
+                for o in instance_type.offerings
+            ),
+        )
+
+    def _instance(
+        self, claim: NodeClaim, node_class: EC2NodeClass, kind: InstanceType, offering: Offering
+    ) -> Instance:
+        pool = claim.metadata.labels.get(labels.NODEPOOL, "")
+        own = {labels.NODEPOOL: pool, labels.EC2NODECLASS: node_class.metadata.name}
+        return Instance(
+            provider_id=f"aws:///{offering.zone}/i-{next(self._numbers):017x}",
+            instance_type=kind.name,
+            zone=offering.zone,
+            capacity_type=offering.capacity_type,
+            image_id="ami-1",
+            launched_at=self.clock(),
+            labels={**node_labels(kind, offering), **{k: v for k, v in own.items() if v}},
+            tags={**own, labels.TAG_NODECLAIM: claim.metadata.name},
+            capacity=_quantities(kind.capacity),
+            allocatable=_quantities(kind.allocatable),
+        )
+
+
+def _requests(claim: NodeClaim) -> Resources:
+    return parsed(claim.spec.resources.requests)
+
+
+def _quantities(resources: Resources) -> dict[str, str]:
+    return {name: written(amount, name) for name, amount in resources.items() if amount}
+
+
+def _zone_id(zone: str) -> str:
+    return f"usw2-az{ZONES.index(zone) + 1}"

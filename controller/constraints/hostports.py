@@ -1,0 +1,45 @@
+"""Ports on the host: who cannot share a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from controller.apis.pods import PodSpec
+
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104  a wildcard to compare with, not to bind
+
+
+class HostPort(NamedTuple):
+    """One port on one address of the node."""
+
+    ip: str
+    port: int
+    protocol: str
+
+
+def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Return the host ports of a pod's containers and sidecars, sorted."""
+    sidecars = [part for part in spec.init_containers if part.restart_policy == "Always"]
+    return tuple(
+        sorted(
+            {
+                HostPort(port.host_ip or EVERY_ADDRESS, port.host_port, port.protocol or "TCP")
+                for container in [*spec.containers, *sidecars]
+                for port in container.ports
+                if port.host_port
+            }
+        )
+    )
+
+
+def conflict(one: Iterable[HostPort], other: Iterable[HostPort]) -> bool:
+    """Whether two pods ask for the same port: equal addresses, or either takes all."""
+    others = tuple(other)
+    return any(
+        mine.port == theirs.port
+        and mine.protocol == theirs.protocol
+        and (mine.ip == theirs.ip or EVERY_ADDRESS in {mine.ip, theirs.ip})
+        for mine in one
+        for theirs in others
+    )

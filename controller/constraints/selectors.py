@@ -1,0 +1,58 @@
+"""Label selectors: which pods, which namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.apis.meta import LabelSelector, LabelSelectorRequirement
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Whether the selector picks an object with these labels; no selector picks nothing."""
+    if selector is None:
+        return False
+    if any(labels.get(key) != value for key, value in selector.match_labels.items()):
+        return False
+    return all(_holds(expression, labels) for expression in selector.match_expressions)
+
+
+def with_labels(
+    selector: LabelSelector | None, expressions: list[LabelSelectorRequirement]
+) -> LabelSelector | None:
+    """Return the selector narrowed by more expressions."""
+    if selector is None or not expressions:
+        return selector
+    return LabelSelector(
+        match_labels=selector.match_labels,
+        match_expressions=[*selector.match_expressions, *expressions],
+    )
+
+
+def canonical(selector: LabelSelector | None) -> tuple[object, ...] | None:
+    """Return a hashable form that is equal for selectors that say the same in another order."""
+    if selector is None:
+        return None
+    return (
+        tuple(sorted(selector.match_labels.items())),
+        tuple(
+            sorted(
+                (part.key, part.operator, tuple(sorted(part.values)))
+                for part in selector.match_expressions
+            )
+        ),
+    )
+
+
+def _holds(expression: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(expression.key)
+    match expression.operator:
+        case "In":
+            return value is not None and value in expression.values
+        case "NotIn":
+            return value is None or value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return False

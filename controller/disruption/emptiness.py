@@ -1,0 +1,30 @@
+"""Removes nodes that nothing but daemons runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.apis import conditions
+from controller.apis.nodeclaim import CONSOLIDATABLE
+from controller.disruption.budgets import Budgets
+from controller.disruption.commands import Candidate, Command, Reason
+from controller.state.pods import is_reschedulable
+
+REASON = Reason.EMPTY
+
+
+def should_disrupt(candidate: Candidate) -> bool:
+    """Whether the node has been empty for as long as its pool asks.
+
+    Karpenter also calls a node empty whose pods all have a negative deletion cost; we
+    do not: a node with pods that need another home is never empty.
+    """
+    return conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE) and not any(
+        is_reschedulable(pod) for pod in candidate.pods
+    )
+
+
+def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:
+    """Return one command for all empty nodes that the budgets let go, or none."""
+    empty = budgets.admit(c for c in candidates if should_disrupt(c))
+    return [Command(REASON, tuple(empty))] if empty else []

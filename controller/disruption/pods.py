@@ -1,0 +1,38 @@
+"""What a pod means for a node on its way out: must a drain wait for it, and in which turn."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from controller.apis import labels
+from controller.apis.pods import Pod
+from controller.apis.taints import Taint
+from controller.constraints.taints import untolerated
+from controller.state.pods import is_static, is_terminal
+
+DISRUPTED = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
+"""Keeps new pods off a node on its way out."""
+
+STUCK_TERMINATING = timedelta(minutes=1)
+"""A pod this long past its own end will not go by waiting for it."""
+
+
+def is_stuck_terminating(pod: Pod, now: datetime) -> bool:
+    """Whether it should have gone more than a minute ago."""
+    deletion = pod.metadata.deletion_timestamp
+    return deletion is not None and now - deletion > STUCK_TERMINATING
+
+
+def is_drainable(pod: Pod, now: datetime) -> bool:
+    """Whether a drain has to wait for it."""
+    return not (
+        is_terminal(pod)
+        or is_static(pod)
+        or untolerated((DISRUPTED,), pod.spec.tolerations) is None
+        or is_stuck_terminating(pod, now)
+    )
+
+
+def is_critical(pod: Pod) -> bool:
+    """Whether the cluster itself leans on it."""
+    return pod.spec.priority_class_name in ("system-cluster-critical", "system-node-critical")

@@ -1,0 +1,307 @@
+"""The port to the API server over aiohttp, each object decoded straight into its cut type."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import aiohttp
+import msgspec
+import tenacity
+
+from controller.apis.kinds import POD, Kind, T
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    InvalidError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.apiserver.port import Change, Patch
+from controller.kube import decoding, watching
+from controller.kube.access import Access
+from controller.kube.errors import refusal, translated
+from controller.kube.throttle import Throttle
+
+FIELD_MANAGER = "karpenter"
+"""The name under which every write is noted; one name, whatever the version."""
+
+PAGE = 500
+"""Objects per page of a list: a few MiB of pods."""
+
+REQUEST_SECONDS = 30.0
+READ_ATTEMPTS = 4
+CONNECTIONS = 100
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+Observer = Callable[[str, int], None]
+"""Told of every answer: the HTTP method, and the status (0 when none came)."""
+
+
+class Client:
+    """Kubernetes over HTTP. Implements `ApiServer`; belongs to one event loop.
+
+    Use as an asynchronous context: the connections end with it.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        qps: float = 200,
+        burst: int = 300,
+        user_agent: str = "karpenter",
+        observer: Observer | None = None,
+    ) -> None:
+        self._access = access
+        self._throttle = Throttle(qps, burst)
+        self._user_agent = user_agent
+        self._observer = observer
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            base_url=self._access.server,
+            connector=aiohttp.TCPConnector(ssl=self._access.ssl_context(), limit=CONNECTIONS),
+            headers={"User-Agent": self._user_agent},
+            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    # The port.
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        """Return one object."""
+        body = await _persistently(lambda: self._request("GET", path(kind, namespace, name)))
+        return decoding.one(kind, body)
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> list[T]:
+        """Return all objects of a kind, read in pages."""
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        found: builtins.list[T] = []
+        async for page in self.pages(kind, namespace=namespace, **selectors):
+            found += page.items or ()
+        return found
+
+    def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
+        """List, then follow a kind for ever; see `watching`."""
+        return watching.follow(self, kind)
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        """Create an object. Not repeated when the answer gets lost: it may exist by then."""
+        full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
+        answer = await self._write("POST", path(kind, namespace), full)
+        return decoding.one(kind, answer)
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        patch: Patch,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        resource_version: str = "",
+        uid: str = "",
+    ) -> T:
+        """Merge a patch into an object, or into a subresource."""
+        identity = {"resourceVersion": resource_version, "uid": uid}
+        given = {key: value for key, value in identity.items() if value}
+        if given:
+            patch = {**patch, "metadata": {**(patch.get("metadata") or {}), **given}}
+        target = path(kind, namespace, name, subresource)
+        try:
+            answer = await self._write("PATCH", target, patch, content_type=MERGE_PATCH)
+        except InvalidError as exc:
+            # The server sees another uid as an attempt to change it.
+            if uid and "metadata.uid" in str(exc):
+                raise ConflictError(str(exc), status=409, reason="Conflict") from exc
+            raise
+        return decoding.one(kind, answer)
+
+    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        """Write a whole object back."""
+        metadata = body["metadata"]
+        full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
+        target = path(kind, namespace or metadata.get("namespace", ""), metadata["name"])
+        return decoding.one(kind, await self._write("PUT", target, full))
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> None:
+        """Ask for an object's end."""
+        options = _delete_options(uid, grace_period_seconds, propagation)
+        await self._write("DELETE", path(kind, namespace, name), options)
+
+    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+        """Evict a pod; the answer 429 is a budget's word and is not asked for twice."""
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": _delete_options(uid, None, None),
+        }
+        await self._request("POST", path(POD, namespace, name, "eviction"), body=eviction)
+
+    # What watching needs beyond the port.
+
+    async def pages(
+        self, kind: Kind[T], *, namespace: str = "", **selectors: str
+    ) -> AsyncGenerator[decoding.Page[T], None]:
+        """Yield the pages of a list; GoneError says that it took too long and must begin anew."""
+        params = {"limit": str(PAGE)} | {key: value for key, value in selectors.items() if value}
+        while True:
+            body = await _persistently(
+                lambda: self._request("GET", path(kind, namespace), params=params)
+            )
+            page = decoding.page(kind, body)
+            yield page
+            if not page.metadata.continue_:
+                return
+            params["continue"] = page.metadata.continue_
+
+    async def stream(
+        self, kind: Kind[Any], params: Mapping[str, str], *, silence_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch; ends when the server ends it.
+
+        `silence_seconds` is how long the server may say nothing before the connection
+        counts as broken.
+        """
+        await self._throttle.take()
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=REQUEST_SECONDS, sock_read=silence_seconds
+        )
+        with translated():
+            async with self._http.get(
+                path(kind), params=params, headers=self._headers(), timeout=timeout
+            ) as response:
+                self._observe("GET", response.status)
+                if response.status >= 400:
+                    raise refusal(response.status, await response.read())
+                pending = b""
+                async for chunk in response.content.iter_any():
+                    *lines, pending = (pending + chunk).split(b"\n")
+                    for line in lines:
+                        yield line
+
+    # How it is sent.
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use the client as an asynchronous context"
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        token = self._access.token
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _observe(self, method: str, status: int) -> None:
+        if self._observer is not None:
+            self._observer(method, status)
+
+    async def _write(
+        self, method: str, target: str, body: Mapping[str, Any], *, content_type: str = JSON
+    ) -> bytes:
+        """Send a write; asked to slow down before anything was done, try again."""
+        params = {} if method == "DELETE" else {"fieldManager": FIELD_MANAGER}
+        return await _persistently(
+            lambda: self._request(
+                method, target, params=params, body=body, content_type=content_type
+            ),
+            retried=(TooManyRequestsError,),
+        )
+
+    async def _request(
+        self,
+        method: str,
+        target: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+    ) -> bytes:
+        await self._throttle.take()
+        headers = self._headers() | {"Accept": JSON}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        status = 0
+        try:
+            with translated():
+                async with self._http.request(
+                    method,
+                    target,
+                    params=params,
+                    data=None if body is None else msgspec.json.encode(body),
+                    headers=headers,
+                ) as response:
+                    status = response.status
+                    answer = await response.read()
+        finally:
+            self._observe(method, status)
+        if status >= 400:
+            raise refusal(status, answer)
+        return answer
+
+
+def path(kind: Kind[Any], namespace: str = "", name: str = "", subresource: str = "") -> str:
+    """Return the path of a collection, an object or a subresource."""
+    scope = ("namespaces", namespace) if kind.namespaced and namespace else ()
+    return "/".join((kind.root, *scope, *filter(None, (kind.plural, name, subresource))))
+
+
+async def _persistently(
+    send: Callable[[], Awaitable[bytes]],
+    *,
+    retried: tuple[type[ApiError], ...] = (TooManyRequestsError, UnavailableError),
+) -> bytes:
+    """Send a request that does no harm when it is sent again."""
+    async for attempt in tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(retried),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
+        stop=tenacity.stop_after_attempt(READ_ATTEMPTS),
+        reraise=True,
+    ):
+        with attempt:
+            return await send()
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _delete_options(
+    uid: str, grace_period_seconds: int | None, propagation: str | None
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    if grace_period_seconds is not None:
+        options["gracePeriodSeconds"] = grace_period_seconds
+    if propagation is not None:
+        options["propagationPolicy"] = propagation
+    return options

@@ -1,0 +1,60 @@
+"""Every refusal of the API server, and of the network before it, as one of ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import aiohttp
+import msgspec
+
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: InvalidError,
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+
+
+class Status(msgspec.Struct):
+    """What the API server sends in place of an object."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+
+
+def refusal(status: int, body: bytes) -> ApiError:
+    """Return the error for an HTTP status and the body that came with it."""
+    try:
+        said = msgspec.json.decode(body, type=Status)
+    except msgspec.DecodeError:
+        said = Status(message=body[:300].decode(errors="replace").strip())
+    kind = _BY_STATUS.get(status, UnavailableError if status >= 500 else ApiError)
+    return kind(said.message or f"HTTP {status}", status=status, reason=said.reason)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise UnavailableError in place of what breaks between us and the server."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise UnavailableError("the API server did not answer in time") from exc
+    except (aiohttp.ClientError, OSError) as exc:
+        raise UnavailableError(f"the API server cannot be reached: {exc}") from exc

@@ -1,0 +1,232 @@
+"""Every reconciler with its ports, and which change of the cluster concerns which of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.kinds import Kind
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apis.nodes import Node
+from controller.apis.pods import Pod
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider
+from controller.manager.loops import Loop, Reconciler, Rounds, Singleton
+from controller.options import Options
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.disruption.disruptor import Disruptor
+from controller.reconcilers.interruption.listener import Listener
+from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
+from controller.reconcilers.nodeclaim.expiration import Expiration
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.nodeclaim.podevents import PodEvents, node_concerned
+from controller.reconcilers.nodeclass.resolver import Resolver
+from controller.reconcilers.nodepool.readiness import Readiness
+from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.nomination import Nomination
+from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
+from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.terminator import Terminator
+from controller.state.cluster import Cluster
+from controller.state.pods import is_provisionable
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+
+MANY = 100
+"""Workers where passes mostly wait: for calls to the cloud, which are joined into batches."""
+
+SHORTEST_NOMINATION = timedelta(seconds=10)
+
+
+class RunningCloud(CloudProvider, Protocol):
+    """A cloud with a life of its own, which belongs to the leader."""
+
+    async def start(self) -> None:
+        """Load what every decision needs."""
+
+    async def run(self) -> None:
+        """Keep it fresh until cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All that reconcilers act through."""
+
+    api: ApiServer
+    cloud: RunningCloud
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+    solve: Solve
+
+
+class Assembly:
+    """The reconcilers of one controller, at work while `run` runs."""
+
+    def __init__(self, ports: Ports, options: Options, *, ca_bundle: str = "") -> None:
+        api, cloud, cluster = ports.api, ports.cloud, ports.cluster
+        recorder, metrics, clock = ports.recorder, ports.metrics, ports.clock
+        self._cloud, self._cluster, self._metrics = cloud, cluster, metrics
+        self._recorder = recorder
+        self._is_acting = False
+
+        def loop(name: str, reconciler: Reconciler, workers: int = 10) -> Loop:
+            return Loop(name, reconciler, metrics, workers)
+
+        def singleton(name: str, rounds: Rounds) -> Singleton:
+            return Singleton(name, rounds, metrics)
+
+        self._batcher = Batcher(options.batch_idle_duration, options.batch_max_duration)
+        provisioner = Provisioner(
+            api, cloud, cluster, recorder, metrics, clock, ports.solve, self._batcher,
+            max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
+        )  # fmt: skip
+        finalization = Finalization(api, cloud, cluster, metrics, clock)
+        nomination = Nomination(api, cluster, provisioner.plan)
+        lifecycle = Lifecycle(
+            api, cloud, cluster, recorder, metrics, clock, finalization, nomination
+        )
+        eviction = Eviction(api, recorder, metrics)
+        terminator = Terminator(api, cloud, cluster, recorder, metrics, clock, eviction)
+
+        self._pools = loop("nodepool.readiness", Readiness(api, cluster, clock))
+        self._classes = loop("nodeclass", Resolver(api, cloud, cluster, recorder, clock, ca_bundle))
+        self._claims = loop("nodeclaim.lifecycle", lifecycle, MANY)
+        self._consolidatable = loop("nodeclaim.disruption", Consolidatable(api, cluster, clock))
+        self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
+        self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
+        self._nodes = loop("node.termination", terminator, MANY)
+        self._loops = (
+            self._pools, self._classes, self._claims, self._consolidatable, self._expiration,
+            self._pod_events, self._nodes,
+        )  # fmt: skip
+        self._singletons = [
+            singleton("provisioner", provisioner),
+            singleton("disruption", Disruptor(api, cluster, recorder, metrics, clock)),
+            singleton(
+                "nodeclaim.garbagecollection",
+                GarbageCollection(api, cloud, cluster, metrics, clock),
+            ),
+        ]
+        if options.interruption_queue:
+            listener = Listener(api, cloud, cluster, recorder, metrics, clock)
+            self._singletons.append(singleton("interruption", listener))
+
+    async def run(self) -> None:
+        """Start the cloud, then act on everything there is, until cancelled."""
+        await self._cloud.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._cloud.run())
+                tasks.create_task(self._recorder.run())
+                for loop in self._loops:
+                    tasks.create_task(loop.run())
+                for singleton in self._singletons:
+                    tasks.create_task(singleton.run())
+                await asyncio.sleep(0)  # loops take nudges from when they run
+                self._is_acting = True
+                self._nudge_everything()
+        finally:
+            self._is_acting = False
+
+    def told(self, kind: Kind[Any], before: Any, after: Any) -> None:
+        """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""
+        if kind == kinds.POD and after is not None:
+            self._metrics.pod_changed(before, after)
+        if not self._is_acting:
+            return
+        concerned: dict[Kind[Any], Callable[[Any, Any], None]] = {
+            kinds.POD: self._pod_changed,
+            kinds.NODE: self._node_changed,
+            kinds.NODE_CLAIM: self._claim_changed,
+            kinds.NODE_POOL: self._pool_changed,
+            kinds.EC2_NODE_CLASS: self._class_changed,
+            kinds.VOLUME_ATTACHMENT: self._attachment_changed,
+        }
+        if kind in concerned:
+            concerned[kind](before, after)
+
+    def _nudge_everything(self) -> None:
+        for pool in self._cluster.list(kinds.NODE_POOL):
+            self._pools.nudge(pool.metadata.name)
+        for node_class in self._cluster.list(kinds.EC2_NODE_CLASS):
+            self._classes.nudge(node_class.metadata.name)
+        for claim in self._cluster.list(kinds.NODE_CLAIM):
+            self._claim_changed(None, claim)
+        for node in self._cluster.list(kinds.NODE):
+            self._nodes.nudge(node.metadata.name)
+        for pod in self._cluster.pending_pods():
+            self._batcher.nudge(pod.metadata.uid)
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is not None and is_provisionable(after):
+            self._batcher.nudge(after.metadata.uid)
+        if node_name := node_concerned(before, after):
+            self._pod_events.nudge(node_name)
+        pod = after or before
+        if pod is not None and pod.spec.node_name:
+            node = self._cluster.get(kinds.NODE, pod.spec.node_name)
+            if node is not None and node.metadata.is_deleting:
+                self._nodes.nudge(node.metadata.name)
+
+    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+        node = after or before
+        if node is None:
+            return
+        self._nodes.nudge(node.metadata.name)
+        claim = self._cluster.claim_of(node)
+        if claim is not None:
+            self._claims.nudge(claim.metadata.name)
+        is_leaving = after is None or after.metadata.is_deleting
+        was_leaving = before is None or before.metadata.is_deleting
+        if is_leaving and not was_leaving:
+            # Its pods will need a place: another round, though none of them is new.
+            self._batcher.nudge(node.metadata.uid)
+
+    def _claim_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
+        claim = after or before
+        if claim is None:
+            return
+        for loop in (self._claims, self._consolidatable, self._expiration):
+            loop.nudge(claim.metadata.name)
+        self._pools.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
+        if claim.status.node_name:
+            self._nodes.nudge(claim.status.node_name)
+        if after is None:
+            self._classes.nudge(claim.spec.node_class_ref.name)
+
+    def _pool_changed(self, before: NodePool | None, after: NodePool | None) -> None:
+        pool = after or before
+        if pool is None:
+            return
+        self._pools.nudge(pool.metadata.name)
+        if before is not None and after is not None and _offers(before) == _offers(after):
+            return
+        for claim in self._cluster.list(kinds.NODE_CLAIM):
+            if claim.metadata.labels.get(labels.NODEPOOL) == pool.metadata.name:
+                self._consolidatable.nudge(claim.metadata.name)
+        # What could not be placed before may have a place now.
+        self._batcher.nudge(pool.metadata.uid)
+
+    def _class_changed(self, before: Any, after: Any) -> None:
+        name = (after or before).metadata.name
+        self._classes.nudge(name)
+        for pool in self._cluster.list(kinds.NODE_POOL):
+            if pool.spec.template.spec.node_class_ref.name == name:
+                self._pools.nudge(pool.metadata.name)
+
+    def _attachment_changed(self, before: Any, after: Any) -> None:
+        self._nodes.nudge((after or before).spec.node_name)
+
+
+def _offers(pool: NodePool) -> tuple[int, bool]:
+    """Return what decides whether a pool can make nodes, and which."""
+    return pool.metadata.generation, conditions.is_true(pool.status.conditions, "Ready")

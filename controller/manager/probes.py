@@ -1,0 +1,63 @@
+"""Answers the kubelet and the scraper: `/healthz`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import prometheus_client
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+SHUTDOWN_SECONDS = 1.0
+
+
+@contextlib.asynccontextmanager
+async def serving(application: web.Application, host: str, port: int) -> AsyncIterator[None]:
+    """Serve while the context lasts; an empty host is every interface, port 0 nothing at all."""
+    if not port:
+        yield
+        return
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host or None, port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
+    """Return the probes; `missing` names what readiness still waits for, nothing when ready.
+
+    Liveness is the event loop's: an answer at all is what it asks for.
+    """
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def readyz(_: web.Request) -> web.Response:
+        waiting = missing()
+        if waiting:
+            return web.Response(status=503, text=f"waiting for {', '.join(waiting)}")
+        return web.Response(text="ok")
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/readyz", readyz)
+    return application
+
+
+def metrics(registry: CollectorRegistry) -> web.Application:
+    """Return the page that is scraped."""
+
+    async def page(_: web.Request) -> web.Response:
+        body = prometheus_client.generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    application = web.Application()
+    application.router.add_get("/metrics", page)
+    return application
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

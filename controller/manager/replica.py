@@ -1,0 +1,199 @@
+"""The life of one replica: watch, get ready, lead, act, and leave in good order.
+
+Every replica watches and answers probes; only the holder of the Lease acts. What
+cannot be mended ends the process, and the kubelet starts another one: a lost Lease, a
+watch machinery that failed, a cloud that cannot be asked at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import logging
+import signal
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from importlib.metadata import PackageNotFoundError, version
+
+from controller.apis.kinds import SERVICE
+from controller.apiserver.errors import ApiError
+from controller.apiserver.port import ApiServer
+from controller.kube.access import Access
+from controller.kube.client import Client
+from controller.manager import handlers, probes
+from controller.manager.assembly import Assembly, Ports, RunningCloud
+from controller.manager.leadership import Leadership
+from controller.manager.metering import MeteredCloud
+from controller.manager.solving import Solver, TimedSolve
+from controller.manager.watches import WATCHED_BY_KOPF, Watches
+from controller.options import Options
+from controller.reconcilers.clock import Clock, utc_now
+from controller.scheduling.settings import Settings
+from controller.state.cluster import Cluster
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import ClusterState, Metrics
+
+LEASE_QPS = 10
+"""The Lease has connections and a budget of its own: no crowd of requests may delay it."""
+
+CloudFactory = Callable[[Options, str], RunningCloud]
+"""Makes the cloud from the settings and the address of the cluster's DNS service."""
+
+log = logging.getLogger(__name__)
+
+
+class Replica:
+    """One process of the controller; there may be others, and one of them leads."""
+
+    def __init__(
+        self,
+        options: Options,
+        access: Access,
+        make_cloud: CloudFactory,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock = utc_now,
+    ) -> None:
+        self._options = options
+        self._access = access
+        self._make_cloud = make_cloud
+        self._identity = identity(environ)
+        self._clock = clock
+        self._cluster = Cluster()
+        self._metrics = Metrics(version=own_version())
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT; then stop, give the Lease back and return.
+
+        Raises:
+            ExceptionGroup: something failed that only a new process can mend.
+
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+
+        def stop() -> None:
+            if not stopping.is_set():
+                stopping.set()
+                task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        try:
+            await self._live()
+        except asyncio.CancelledError:
+            if not stopping.is_set():
+                raise
+            task.uncancel()
+            log.info("stopped")
+
+    async def _live(self) -> None:
+        options, metrics = self._options, self._metrics
+        async with AsyncExitStack() as owned:
+            own = owned.enter_async_context
+            api = await own(self._client(options.kube_client_qps, options.kube_client_burst))
+            lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))
+            solver = Solver()
+            owned.callback(solver.stop)
+            host = options.bind_address
+            health = probes.health(lambda: self._cluster.awaited)
+            await own(probes.serving(health, host, options.health_probe_port))
+            await own(probes.serving(probes.metrics(metrics.registry), host, options.metrics_port))
+            if not options.disable_cluster_state_observability:
+                metrics.registry.register(ClusterState(self._cluster, self._clock))
+            made = self._make_cloud(options, await cluster_dns(api))
+            cloud = MeteredCloud(made, metrics)
+            solve = self._solve(solver)
+            assembly = self._assembled(api, cloud, solve)
+            self._cluster.tell(assembly.told)
+            watches = Watches(api, self._cluster)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(watches.run())
+                tasks.create_task(self._watch_custom_resources(watches))
+                tasks.create_task(self._lead(lease_api, watches, solve, assembly))
+
+    def _client(self, qps: float, burst: int) -> Client:
+        agent = f"karpenter/{own_version()}"
+        return Client(
+            self._access, qps=qps, burst=burst, user_agent=agent, observer=self._metrics.requested
+        )
+
+    def _solve(self, solver: Solver) -> TimedSolve:
+        settings = Settings(
+            preference_policy=self._options.preference_policy,
+            min_values_policy=self._options.min_values_policy,
+        )
+        return TimedSolve(solver, settings, self._options.solve_time_limit)
+
+    def _assembled(self, api: ApiServer, cloud: RunningCloud, solve: TimedSolve) -> Assembly:
+        options = self._options
+        ports = Ports(
+            api=api,
+            cloud=cloud,
+            cluster=self._cluster,
+            recorder=Recorder(api, self._clock, self._metrics.event_dropped),
+            metrics=self._metrics,
+            clock=self._clock,
+            solve=solve,
+        )
+        ca = base64.b64encode(self._access.ca.encode()).decode()
+        return Assembly(ports, options, ca_bundle=options.cluster_ca_bundle or ca)
+
+    async def _watch_custom_resources(self, watches: Watches) -> None:
+        await watches.list_custom_resources()
+        await handlers.run(WATCHED_BY_KOPF, self._access, watches.take)
+
+    async def _lead(
+        self, api: ApiServer, watches: Watches, solve: TimedSolve, assembly: Assembly
+    ) -> None:
+        options, name = self._options, self._options.leader_election_name
+
+        async def act() -> None:
+            await watches.until_synced()
+            # The mirror is there to stay: looking for garbage in it would hold up the loop.
+            gc.freeze()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(solve.warm_up())
+                tasks.create_task(assembly.run())
+
+        if options.disable_leader_election:
+            await act()
+            return
+        leadership = Leadership(
+            api,
+            options.lease_namespace,
+            name,
+            self._identity,
+            on_change=lambda leads: self._metrics.leads(name, leads),
+        )
+        self._metrics.leads(name, False)
+        await leadership.hold(act)
+
+
+async def cluster_dns(api: ApiServer) -> str:
+    """Return the address of the cluster's DNS service; empty, and told, when there is none."""
+    try:
+        service = await api.get(SERVICE, "kube-dns", "kube-system")
+    except ApiError as exc:
+        log.info("nodes find the cluster's DNS by themselves: %s", exc)
+        return ""
+    return service.spec.cluster_ip
+
+
+def identity(environ: Mapping[str, str]) -> str:
+    """Return a name for this process: the pod's, and something that no other process has."""
+    pod = environ.get("POD_NAME") or environ.get("HOSTNAME") or socket.gethostname()
+    return f"{pod}_{uuid.uuid4()}"
+
+
+def own_version() -> str:
+    """Return the installed version, or `source` for a checkout."""
+    try:
+        return version("joiner")
+    except PackageNotFoundError:
+        return "source"

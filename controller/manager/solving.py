@@ -1,0 +1,167 @@
+"""Solves in a process of its own, so that the event loop never waits for arithmetic.
+
+One process, one question at a time. It is started with the first question, started
+again when it died, and ends with its owner: it reads questions from a pipe, and a pipe
+whose other end is gone says that nobody asks any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import msgspec
+
+from controller.apis.pods import Pod
+from controller.scheduling.results import Results
+from controller.scheduling.settings import Settings
+from controller.state.snapshot import Snapshot
+
+Answer = TypeVar("Answer")
+
+_spawning = multiprocessing.get_context("spawn")
+
+
+class SolverError(RuntimeError):
+    """The solver's process failed; carries what it said."""
+
+
+class Solver:
+    """A process that computes functions of values; functions and values must be picklable."""
+
+    def __init__(self) -> None:
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._turn = asyncio.Lock()
+
+    async def solve(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Return what the function returns there.
+
+        Cancelled, it ends the process: an answer nobody waits for is not worth a CPU.
+
+        Raises:
+            SolverError: the function raised, or the process died.
+
+        """
+        async with self._turn:
+            pipe = self._started()
+            try:
+                answer, problem = await asyncio.to_thread(_ask, pipe, (function, arguments))
+            except (EOFError, OSError) as exc:
+                self.stop()
+                raise SolverError("the solver's process died") from exc
+            except asyncio.CancelledError:
+                self.stop()
+                raise
+        if problem is not None:
+            raise SolverError(problem)
+        result: Answer = answer
+        return result
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        # The thread that waits for an answer holds the pipe until it sees the process gone.
+        self._process = self._pipe = None
+
+    def _started(self) -> Connection:
+        if self._pipe is None or self._process is None or not self._process.is_alive():
+            self.stop()
+            ours, theirs = _spawning.Pipe()
+            self._process = _spawning.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+            self._pipe = ours
+        return self._pipe
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSolve:
+    """Asks the scheduling engine, and has it answer with the best it has when time is up."""
+
+    solver: Solver
+    settings: Settings
+    time_limit: timedelta
+
+    async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        """Place the pods in the world of the snapshot."""
+        # A fifteenth of the time that pickling takes, which would be taken from the loop.
+        question = msgspec.msgpack.encode((tuple(pods), snapshot))
+        seconds = self.time_limit.total_seconds()
+        return await self.solver.solve(schedule, question, self.settings, seconds)
+
+    async def warm_up(self) -> None:
+        """Start the process, so that the first pods need not wait for it."""
+        await self.solver.solve(prepare)
+
+
+@dataclass(slots=True)
+class _Hourglass:
+    seconds: float
+    turned: float = field(default_factory=time.monotonic)
+
+    def __call__(self) -> bool:
+        return time.monotonic() > self.turned + self.seconds
+
+
+def prepare() -> None:
+    """Load the engine; called in the solver's process."""
+    importlib.import_module("controller.scheduling.scheduler")
+
+
+def schedule(question: bytes, settings: Settings, seconds: float) -> Results:
+    """Run the engine for so many seconds at most; called in the solver's process.
+
+    `question` is the pods and the snapshot, in MessagePack.
+    """
+    # Only the solver's process pays for the arrays.
+    from controller.scheduling import scheduler
+
+    # A question is a million objects without a cycle among them.
+    gc.disable()
+    pods, snapshot = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
+    gc.enable()
+    return scheduler.schedule(
+        pods, snapshot=snapshot, settings=settings, expired=_Hourglass(seconds)
+    )
+
+
+def _ask(pipe: Connection, question: Any) -> tuple[Any, str | None]:
+    pipe.send(question)
+    answer: tuple[Any, str | None] = pipe.recv()
+    return answer
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer questions until nobody asks any more."""
+    # The owner decides when to end; a signal to the whole group is meant for it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Solving must not starve the loop that renews the lease.
+    os.nice(5)
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            return
+        answer: tuple[Any, str | None]
+        try:
+            answer = (function(*arguments), None)
+        except Exception as exc:
+            answer = (None, f"{type(exc).__name__}: {exc}")
+        try:
+            pipe.send(answer)
+        except OSError:
+            return

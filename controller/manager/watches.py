@@ -1,0 +1,101 @@
+"""Feeds the mirror of the cluster.
+
+The crowds (pods, nodes, volumes, budgets) are listed in pages and watched line by line.
+The custom resources are watched by Kopf (see `handlers`), which tells neither when its
+first list is complete nor what vanished while it was not looking: so they are listed
+here before it starts, and compared with the server's list from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.apis import kinds
+from controller.apis.kinds import Kind, T
+from controller.apiserver.errors import ApiError, NotFoundError
+from controller.apiserver.port import ApiServer, Change
+from controller.state.cluster import MIRRORED, Cluster, key_of
+
+WATCHED_BY_KOPF: tuple[Kind[Any], ...] = (
+    kinds.NODE_POOL,
+    kinds.NODE_CLAIM,
+    kinds.EC2_NODE_CLASS,
+)
+CROWDS: tuple[Kind[Any], ...] = tuple(kind for kind in MIRRORED if kind not in WATCHED_BY_KOPF)
+
+RECHECK_SECONDS = 60.0
+NOT_SERVED_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """Takes into the mirror whatever the API server tells."""
+
+    api: ApiServer
+    cluster: Cluster
+    _synced: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until_synced(self) -> None:
+        """Wait until every kind has been listed once."""
+        await self._synced.wait()
+
+    async def run(self) -> None:
+        """Follow every crowd, and recheck the custom resources, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for kind in CROWDS:
+                tasks.create_task(self._follow(kind))
+            for kind in WATCHED_BY_KOPF:
+                tasks.create_task(self._recheck(kind))
+
+    async def list_custom_resources(self) -> None:
+        """Fill the mirror with the custom resources, waiting until they are served."""
+        await asyncio.gather(*(self._list(kind) for kind in WATCHED_BY_KOPF))
+
+    def take(self, kind: Kind[T], change: Change[T]) -> None:
+        """Take in one change."""
+        self.cluster.apply(kind, change)
+        if self.cluster.synced:
+            self._synced.set()
+
+    async def _follow(self, kind: Kind[T]) -> None:
+        async for change in self.api.watch(kind):
+            self.take(kind, change)
+
+    async def _list(self, kind: Kind[T]) -> None:
+        while True:
+            try:
+                found = await self.api.list(kind)
+                break
+            except ApiError as exc:
+                log.warning("cannot list %s yet: %s", kind.plural, exc)
+                await asyncio.sleep(NOT_SERVED_SECONDS)
+        self.take(kind, Change("RESET"))
+        for value in found:
+            self.take(kind, Change("ADDED", value))
+        self.take(kind, Change("SYNCED"))
+
+    async def _recheck(self, kind: Kind[T]) -> None:
+        """Compare the mirror with the server, whose word on what is there is the last."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            try:
+                listed = {key_of(value): value for value in await self.api.list(kind)}
+                for value in listed.values():
+                    self.take(kind, Change("MODIFIED", value))
+                for value in self.cluster.list(kind):
+                    if key_of(value) not in listed:
+                        await self._confirm(kind, value)
+            except ApiError as exc:
+                log.info("cannot recheck %s: %s", kind.plural, exc)
+
+    async def _confirm(self, kind: Kind[T], value: T) -> None:
+        """Ask for an object that the list did not name: it may be younger than the list."""
+        try:
+            await self.api.get(kind, value.metadata.name, value.metadata.namespace)
+        except NotFoundError:
+            self.take(kind, Change("DELETED", value))

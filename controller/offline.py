@@ -1,0 +1,185 @@
+"""Questions about recorded worlds: `solve` a world, `explain` one pod of it.
+
+The engine runs as it does in the controller, on a file in place of a cluster, and
+writes nothing. Formats are in docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from controller.scheduling import encoding, reporter
+from controller.scheduling.answers import answer
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.scheduling.settings import from_names
+from controller.state import world as worlds
+
+
+class QuestionError(Exception):
+    """The question cannot be asked; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """An answer with how long it took: prepared, and from nothing."""
+
+    world: worlds.World
+    catalog: encoding.Catalog
+    results: Results
+    seconds: tuple[float, ...]
+    seconds_from_nothing: float
+
+
+def read(path: Path) -> worlds.World:
+    """Read a world from a file, and its instance types from theirs if it names one.
+
+    Raises:
+        QuestionError: a file is missing or not JSON, or an object in it is not right.
+
+    """
+    content = _json(path)
+    try:
+        named = worlds.types_file(content) if isinstance(content, Mapping) else None
+        types = _json(path.parent / named) if named else None
+        return worlds.load(content, types=types)
+    except worlds.WorldError as error:
+        raise QuestionError(f"{path}: {error}") from error
+
+
+def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0) -> Solved:
+    """Solve a world so many times; each solve may take so many seconds at most."""
+    began = time.perf_counter()
+    world = read(path)
+    try:
+        settings = from_names(world.settings)
+    except ValueError as error:
+        raise QuestionError(f"{path}: settings: {error}") from error
+    catalog = encoding.catalog(world.snapshot)
+    times: list[float] = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        results = schedule(
+            world.pods,
+            snapshot=world.snapshot,
+            settings=settings,
+            catalog=catalog,
+            expired=_deadline(start + seconds),
+        )
+        times.append(time.perf_counter() - start)
+        if len(times) == 1:
+            from_nothing = time.perf_counter() - began
+    return Solved(world, catalog, results, tuple(times), from_nothing)
+
+
+def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `solve`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m controller solve",
+        description="Place the waiting pods of a recorded world: which nodes to make, at what"
+        " cost, and why some pods go nowhere. Nothing is changed anywhere.",
+    )
+    _add_world(parser)
+    parser.add_argument("--output", choices=("table", "json"), default="table")
+    parser.add_argument("--repeat", type=int, default=1, help="solve so often; the median counts")
+    chosen = parser.parse_args(argv)
+    return _asked(lambda: _print_solved(chosen))
+
+
+def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `explain`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m controller explain",
+        description="Say where one pod of a recorded world goes, or what stands in its way.",
+    )
+    _add_world(parser)
+    parser.add_argument("pod", metavar="POD", help="namespace/name, or a name in `default`")
+    chosen = parser.parse_args(argv)
+    return _asked(lambda: _print_explained(chosen))
+
+
+def _add_world(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("world", metavar="WORLD.json", type=Path, help="see docs/formats.md")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="take the best answer found within so many seconds (60)",
+    )
+
+
+def _asked(ask: Callable[[], int]) -> int:
+    try:
+        return ask()
+    except QuestionError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _print_solved(chosen: argparse.Namespace) -> int:
+    found = solved(chosen.world, repeat=chosen.repeat, seconds=chosen.time_limit)
+    seconds = statistics.median(found.seconds)
+    if chosen.output == "json":
+        written = answer(found.results, seconds=seconds)
+        written["secondsFromNothing"] = found.seconds_from_nothing
+        written["repetitions"] = list(found.seconds)
+        sys.stdout.write(json.dumps(written) + "\n")
+        return 0
+    console = Console()
+    for table in reporter.tables(found.results):
+        console.print(_drawn(table))
+    console.print(f"{reporter.summary(found.results)}; solved in {seconds:.3f} s", highlight=False)
+    return 0
+
+
+def _print_explained(chosen: argparse.Namespace) -> int:
+    name = chosen.pod if "/" in chosen.pod else f"default/{chosen.pod}"
+    found = solved(chosen.world, seconds=chosen.time_limit)
+    pod = next((p for p in found.world.pods if p.key == name), None)
+    if pod is None:
+        running = {p.key: p.spec.node_name for p in found.world.snapshot.pods}
+        if name not in running:
+            raise QuestionError(f"{chosen.world}: there is no pod {name}")
+        print(f"{name} runs on {running[name]} already.")
+        return 0
+    told = reporter.explain(found.results, pod, found.catalog)
+    print(f"{told.pod} {told.fate}")
+    for cause in told.causes or told.pools:
+        print(f"  {cause}")
+    return 0
+
+
+def _drawn(table: reporter.Table) -> Table:
+    drawn = Table(title=table.title, header_style="bold", title_justify="left")
+    for head in table.heads:
+        drawn.add_column(head)
+    for row in table.rows:
+        drawn.add_row(*row)
+    return drawn
+
+
+def _json(path: Path) -> Any:
+    try:
+        return orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
+    except orjson.JSONDecodeError as error:
+        raise QuestionError(f"{path}: not JSON: {error}") from error
+
+
+def _deadline(end: float) -> Callable[[], bool]:
+    return lambda: time.perf_counter() > end

@@ -1,0 +1,138 @@
+"""Turns the cloud's notices into the graceful end of the nodes they name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import labels
+from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.nodeclaim import NodeClaim
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider, Notice
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.telemetry.events import EventType, Recorder
+from controller.telemetry.metrics import Metrics
+
+EVENTS: Mapping[str, tuple[EventType, str, str]] = {
+    "spot_interrupted": ("Warning", "SpotInterrupted", "Spot interruption warning was triggered"),
+    "rebalance_recommendation": (
+        "Normal",
+        "SpotRebalanceRecommendation",
+        "Spot rebalance recommendation was triggered",
+    ),
+    "instance_stopped": ("Warning", "InstanceStopping", "Instance is stopping"),
+    "instance_terminated": ("Warning", "InstanceTerminating", "Instance is terminating"),
+    "scheduled_change": ("Warning", "InstanceUnhealthy", "An unhealthy warning was triggered"),
+    "instance_status": ("Warning", "InstanceUnhealthy", "An instance status check failed"),
+    "system_status": ("Warning", "InstanceUnhealthy", "A system status check failed"),
+    "capacity_reservation_interrupted": (
+        "Warning",
+        "CapacityReservationInstanceInterrupted",
+        "Capacity reservation interruption warning was triggered",
+    ),
+}
+"""Per kind of notice: the event's type, reason and message."""
+
+ENDS = EVENTS.keys() - {"rebalance_recommendation"}
+"""Kinds that mean the end of the node; the others are only told."""
+
+AT_ONCE = {"instance_status", "system_status"}
+"""Kinds that mean a machine that no longer works: its drain must not wait for budgets."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Waits for notices and acts on each; one that cannot be handled stays in the queue."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+
+    async def run_once(self) -> timedelta:
+        """Wait for the next notices and handle them; returns at once, to wait again."""
+        notices = await self.cloud.notices()
+        await asyncio.gather(*(self._handle(n) for n in notices))
+        return timedelta(0)
+
+    async def _handle(self, notice: Notice) -> None:
+        self.metrics.notice_received(notice, self.clock())
+        for instance_id in notice.instance_ids:
+            claim = self._claim(instance_id)
+            if claim is not None:
+                await self._tell(claim, notice.kind)
+                await self._act(claim, notice.kind)
+        await self.cloud.acknowledge(notice)
+        self.metrics.notice_deleted()
+
+    def _claim(self, instance_id: str) -> NodeClaim | None:
+        return next(
+            (
+                c
+                for c in self.cluster.list(NODE_CLAIM)
+                if c.status.provider_id.endswith(f"/{instance_id}")
+            ),
+            None,
+        )
+
+    async def _tell(self, claim: NodeClaim, kind: str) -> None:
+        if kind not in EVENTS:
+            return
+        type_, reason, message = EVENTS[kind]
+        await self.recorder.publish(NODE_CLAIM, claim, type_, reason, message)
+        node = self.cluster.get(NODE, claim.status.node_name)
+        if node is not None:
+            await self.recorder.publish(NODE, node, type_, reason, message)
+
+    async def _act(self, claim: NodeClaim, kind: str) -> None:
+        if kind not in ENDS:
+            return
+        if kind == "spot_interrupted":
+            self.cloud.avoid(
+                claim.metadata.labels.get(labels.INSTANCE_TYPE, ""),
+                claim.metadata.labels.get(labels.ZONE, ""),
+                labels.SPOT,
+            )
+        if claim.metadata.is_deleting:
+            return
+        log.info(
+            "deleting nodeclaim from interruption message",
+            extra={"NodeClaim": claim.metadata.name, "kind": kind},
+        )
+        self.metrics.disrupted(claim, kind)
+        await self.recorder.publish(
+            NODE_CLAIM,
+            claim,
+            "Warning",
+            "TerminatingOnInterruption",
+            "Interruption triggered termination for the NodeClaim",
+        )
+        if kind in AT_ONCE:
+            await self._force(claim)
+        try:
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        except NotFoundError:
+            return
+
+    async def _force(self, claim: NodeClaim) -> None:
+        """Say that the drain's time is up before it begins."""
+        deadline = self.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        with contextlib.suppress(NotFoundError):
+            updated = await self.api.patch(
+                NODE_CLAIM,
+                claim.metadata.name,
+                {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
+                uid=claim.metadata.uid,
+            )
+            self.cluster.observe(NODE_CLAIM, updated)

@@ -1,0 +1,55 @@
+"""Watches how long a node has been quiet, and says when its pool lets it be consolidated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import conditions, durations, labels
+from controller.apis.kinds import NODE_CLAIM, NODE_POOL
+from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import with_conditions
+from controller.state.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidatable:
+    """Keeps the `Consolidatable` condition of one claim right."""
+
+    api: ApiServer
+    cluster: Cluster
+    clock: Clock
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Set or clear the condition; returns when the quiet time will be over."""
+        claim = self.cluster.get(NODE_CLAIM, name)
+        if claim is None or claim.metadata.is_deleting:
+            return None
+        pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        left = self._quiet_time_left(claim, pool)
+        if left is None or left > timedelta(0):
+            after = conditions.without_condition(claim.status.conditions, CONSOLIDATABLE)
+        else:
+            after = conditions.with_condition(
+                claim.status.conditions,
+                CONSOLIDATABLE,
+                "True",
+                generation=claim.metadata.generation,
+                now=self.clock(),
+            )
+        await with_conditions(self.api, self.cluster, claim, after)
+        return left if left and left > timedelta(0) else None
+
+    def _quiet_time_left(self, claim: NodeClaim, pool: NodePool | None) -> timedelta | None:
+        """Return what is left of consolidateAfter; None when it can never be over."""
+        initialized = conditions.find(claim.status.conditions, INITIALIZED)
+        if pool is None or initialized is None or not initialized.is_true:
+            return None
+        wait = durations.parse(pool.spec.disruption.consolidate_after)
+        if wait is None:
+            return None
+        since = claim.status.last_pod_event_time or initialized.last_transition_time
+        return since + wait - self.clock() if since is not None else None

@@ -1,0 +1,47 @@
+"""Ends NodeClaims that have lived as long as they may."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import durations
+from controller.apis.kinds import NODE_CLAIM
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """Deletes a claim once `expireAfter` is over: forcefully, without asking budgets."""
+
+    api: ApiServer
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Delete the claim, or return how long it still has."""
+        claim = self.cluster.get(NODE_CLAIM, name)
+        if claim is None or claim.metadata.is_deleting:
+            return None
+        lifetime = durations.parse(claim.spec.expire_after)
+        born = claim.metadata.creation_timestamp
+        if lifetime is None or born is None:
+            return None
+        left = born + lifetime - self.clock()
+        if left > timedelta(0):
+            return left
+        self.metrics.disrupted(claim, "expired")
+        log.info("expiring nodeclaim", extra={"NodeClaim": name})
+        try:
+            await self.api.delete(NODE_CLAIM, name, uid=claim.metadata.uid)
+        except NotFoundError:
+            return None
+        return None

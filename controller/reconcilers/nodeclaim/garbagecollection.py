@@ -1,0 +1,98 @@
+"""Mends what was lost between the cluster and the cloud, in both directions."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import conditions, labels
+from controller.apis.kinds import NODE_CLAIM
+from controller.apis.nodeclaim import REGISTERED, NodeClaim
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.cloudprovider.provider import CloudProvider, Instance
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import Metrics
+
+PERIOD = timedelta(minutes=2)
+EAGER_PERIOD = timedelta(seconds=10)
+EAGER_RUNS = 20
+"""After a start there is most to mend: the first runs follow each other quickly."""
+
+GRACE = timedelta(seconds=30)
+"""An instance younger than this may still be waiting for its claim's status to be written."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class GarbageCollection:
+    """Deletes claims whose instance is gone, and instances that have no claim."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+    runs: int = 0
+
+    async def run_once(self) -> timedelta:
+        """Compare both sides once; returns when to do it again."""
+        if self.cluster.synced:
+            await self._claims_without_instance()
+            await self._instances_without_claim()
+            self.runs += 1
+        return EAGER_PERIOD if self.runs < EAGER_RUNS else PERIOD
+
+    async def _claims_without_instance(self) -> None:
+        # Claims first, then the cloud: an instance launched in between is in its list.
+        claims = await self.api.list(NODE_CLAIM)
+        alive = {i.provider_id for i in await self.cloud.instances() if not i.deleting}
+        for claim in claims:
+            lost = (
+                not claim.metadata.is_deleting
+                and conditions.is_true(claim.status.conditions, REGISTERED)
+                and claim.status.provider_id not in alive
+            )
+            if not lost or self._node_ready(claim):
+                continue
+            log.warning(
+                "garbage collecting nodeclaim without instance",
+                extra={"NodeClaim": claim.metadata.name},
+            )
+            self.metrics.disrupted(claim, "garbage_collected")
+            try:
+                await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+            except NotFoundError:
+                continue
+
+    def _node_ready(self, claim: NodeClaim) -> bool:
+        return any(
+            conditions.is_true(n.status.conditions, "Ready") for n in self.cluster.nodes_of(claim)
+        )
+
+    async def _instances_without_claim(self) -> None:
+        # The other way round here: a claim written in between is in the claims' list.
+        instances = await self.cloud.instances()
+        claims = await self.api.list(NODE_CLAIM)
+        known = {c.status.provider_id for c in claims}
+        launching = {c.metadata.name for c in claims if not c.status.provider_id}
+        for instance in instances:
+            if instance.deleting or instance.provider_id in known:
+                continue
+            if instance.tags.get(labels.TAG_NODECLAIM) in launching or self._young(instance):
+                continue
+            log.warning(
+                "garbage collecting instance without nodeclaim",
+                extra={"provider-id": instance.provider_id},
+            )
+            try:
+                await self.cloud.terminate(instance.provider_id)
+            except NodeClaimNotFoundError:
+                continue
+
+    def _young(self, instance: Instance) -> bool:
+        return instance.launched_at is None or self.clock() - instance.launched_at < GRACE

@@ -1,0 +1,268 @@
+"""Brings a NodeClaim to life: finalizer, launch, registration, initialization, liveness."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.apis import conditions, labels
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
+from controller.apis.nodes import Node
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+)
+from controller.cloudprovider.provider import CloudProvider, Instance
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.nodeclaim import initialization, registration
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.writing import patched, with_conditions
+from controller.state.cluster import Cluster
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+
+LAUNCH_TIMEOUT = timedelta(minutes=5)
+REGISTRATION_TIMEOUT = timedelta(minutes=15)
+WAIT = timedelta(seconds=5)
+"""How soon to look again at a claim whose node has not shown itself: events usually come first."""
+
+MESSAGE_LIMIT = 300
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """Moves one claim as far as it can go now; every step is safe to repeat."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+    finalization: Finalization
+    before_registration: Callable[[NodeClaim, Node], Awaitable[None]]
+    """Done while the node does not take pods in yet."""
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Take the claim's next steps; returns when to look again, None to wait for an event."""
+        claim = self.cluster.get(NODE_CLAIM, name)
+        if claim is None:
+            return None
+        if claim.metadata.is_deleting:
+            return await self.finalization.reconcile(claim)
+        if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
+            claim = await self._finalizer(claim)
+        for step in (self._launch, self._register, self._initialize):
+            progressed = await step(claim)
+            if progressed is None:
+                return None
+            claim = progressed
+        return await self._liveness(claim)
+
+    async def _finalizer(self, claim: NodeClaim) -> NodeClaim:
+        finalizers = [*claim.metadata.finalizers, labels.TERMINATION_FINALIZER]
+        return await self._patched(claim, {"metadata": {"finalizers": finalizers}})
+
+    async def _launch(self, claim: NodeClaim) -> NodeClaim | None:
+        if conditions.is_true(claim.status.conditions, LAUNCHED):
+            return claim
+        node_class = self.cluster.get(EC2_NODE_CLASS, claim.spec.node_class_ref.name)
+        try:
+            if node_class is None or node_class.metadata.is_deleting:
+                raise NodeClassNotReadyError(
+                    f'EC2NodeClass "{claim.spec.node_class_ref.name}" does not exist: '
+                    "create it, or name another one in nodeClassRef"
+                )
+            instance = await self.cloud.launch(claim, node_class)
+        except (InsufficientCapacityError, NodeClassNotReadyError) as error:
+            await self._give_up_launch(claim, error)
+            return None
+        except CloudProviderError as error:
+            claim = await self._report_launch_failure(claim, error)
+            if await self._gave_up(claim):
+                return None
+            raise
+        log.info(
+            "launched nodeclaim",
+            extra={
+                "NodeClaim": claim.metadata.name,
+                "provider-id": instance.provider_id,
+                "instance-type": instance.instance_type,
+                "zone": instance.zone,
+                "capacity-type": instance.capacity_type,
+            },
+        )
+        return await self._record_launch(claim, instance)
+
+    async def _give_up_launch(self, claim: NodeClaim, error: CloudProviderError) -> None:
+        capacity = isinstance(error, InsufficientCapacityError)
+        event = "InsufficientCapacityError" if capacity else "NodeClassNotReady"
+        await self.recorder.publish(NODE_CLAIM, claim, "Warning", event, str(error))
+        await self._delete(claim, "insufficient_capacity" if capacity else "nodeclass_not_ready")
+
+    async def _report_launch_failure(
+        self, claim: NodeClaim, error: CloudProviderError
+    ) -> NodeClaim:
+        return await self._with_condition(
+            claim, LAUNCHED, "Unknown", reason=error.reason, message=str(error)[:MESSAGE_LIMIT]
+        )
+
+    async def _record_launch(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
+        metadata = {
+            "labels": {**instance.labels, **claim.metadata.labels},
+            "annotations": {**claim.metadata.annotations, **instance.annotations},
+        }
+        claim = await self._patched(claim, {"metadata": metadata})
+        now = self.clock()
+        status = {
+            "providerID": instance.provider_id,
+            "imageID": instance.image_id,
+            "capacity": dict(instance.capacity),
+            "allocatable": dict(instance.allocatable),
+            "conditions": to_wire(
+                _ready(
+                    conditions.with_condition(
+                        claim.status.conditions,
+                        LAUNCHED,
+                        "True",
+                        generation=claim.metadata.generation,
+                        now=now,
+                    ),
+                    claim,
+                    now,
+                )
+            ),
+        }
+        return await self._patched(claim, {"status": status}, subresource="status")
+
+    async def _register(self, claim: NodeClaim) -> NodeClaim | None:
+        if conditions.is_true(claim.status.conditions, REGISTERED):
+            return claim
+        nodes = self.cluster.nodes_of(claim)
+        if len(nodes) > 1:
+            return await self._with_condition(
+                claim,
+                REGISTERED,
+                "False",
+                reason="MultipleNodesFound",
+                message=f"{len(nodes)} nodes carry the provider ID {claim.status.provider_id}",
+            )
+        if not nodes:
+            return await self._with_condition(
+                claim,
+                REGISTERED,
+                "Unknown",
+                reason="NodeNotFound",
+                message="Node not registered with cluster",
+            )
+        await self.before_registration(claim, nodes[0])
+        node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
+        node = await registration.register(self.api, claim, node)
+        self.cluster.observe(NODE, node)
+        self.metrics.node_created(claim)
+        log.info(
+            "registered nodeclaim",
+            extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
+        )
+        claim = await self._patched(
+            claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
+        )
+        return await self._with_condition(claim, REGISTERED, "True")
+
+    async def _initialize(self, claim: NodeClaim) -> NodeClaim | None:
+        if not conditions.is_true(claim.status.conditions, REGISTERED):
+            return claim
+        if conditions.is_true(claim.status.conditions, INITIALIZED):
+            return claim
+        node = self.cluster.get(NODE, claim.status.node_name)
+        obstacle = initialization.obstacle(claim, node)
+        if obstacle is not None:
+            return await self._with_condition(
+                claim, INITIALIZED, "Unknown", reason=obstacle.reason, message=obstacle.message
+            )
+        assert node is not None
+        node = await initialization.initialize(self.api, node)
+        self.cluster.observe(NODE, node)
+        log.info(
+            "initialized nodeclaim",
+            extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
+        )
+        return await self._with_condition(claim, INITIALIZED, "True")
+
+    async def _liveness(self, claim: NodeClaim) -> timedelta | None:
+        if await self._gave_up(claim):
+            return None
+        return None if conditions.is_true(claim.status.conditions, INITIALIZED) else WAIT
+
+    async def _gave_up(self, claim: NodeClaim) -> bool:
+        """Delete a claim that has been getting nowhere for too long."""
+        for kind, timeout, reason in (
+            (LAUNCHED, LAUNCH_TIMEOUT, "launch_timeout"),
+            (REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout"),
+        ):
+            condition = conditions.find(claim.status.conditions, kind)
+            if condition is not None and condition.is_true:
+                continue
+            since = condition.last_transition_time if condition else None
+            since = since or claim.metadata.creation_timestamp or self.clock()
+            if self.clock() < since + timeout:
+                return False
+            log.warning(
+                "giving up nodeclaim", extra={"NodeClaim": claim.metadata.name, "reason": reason}
+            )
+            await self._delete(claim, reason)
+            return True
+        return False
+
+    async def _delete(self, claim: NodeClaim, reason: str) -> None:
+        self.metrics.disrupted(claim, reason)
+        try:
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        except NotFoundError:
+            return
+
+    async def _with_condition(
+        self,
+        claim: NodeClaim,
+        kind: str,
+        status: conditions.ConditionStatus,
+        *,
+        reason: str = "",
+        message: str = "",
+    ) -> NodeClaim:
+        now = self.clock()
+        after = conditions.with_condition(
+            claim.status.conditions,
+            kind,
+            status,
+            reason=reason,
+            message=message,
+            generation=claim.metadata.generation,
+            now=now,
+        )
+        after = _ready(after, claim, now)
+        return await with_conditions(self.api, self.cluster, claim, after)
+
+    async def _patched(
+        self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
+    ) -> NodeClaim:
+        return await patched(
+            self.api, self.cluster, NODE_CLAIM, claim, patch, subresource=subresource
+        )
+
+
+def _ready(
+    found: list[conditions.Condition], claim: NodeClaim, now: datetime
+) -> list[conditions.Condition]:
+    return conditions.rolled_up(
+        found, (LAUNCHED, REGISTERED, INITIALIZED), generation=claim.metadata.generation, now=now
+    )

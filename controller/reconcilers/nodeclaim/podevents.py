@@ -1,0 +1,65 @@
+"""Notes when a pod last came to or left a node: the clock of consolidation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.pods import Pod
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.state.pods import is_daemon, is_static, is_terminal
+
+WINDOW = timedelta(seconds=10)
+"""A claim's last pod event is written at most this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvents:
+    """Writes `lastPodEventTime` on the claim of a node whose pods have just changed."""
+
+    api: ApiServer
+    cluster: Cluster
+    clock: Clock
+
+    async def reconcile(self, node_name: str) -> timedelta | None:
+        """Note the time on the claim, unless that was done a moment ago."""
+        node = self.cluster.get(NODE, node_name)
+        claim = self.cluster.claim_of(node) if node is not None else None
+        if claim is None or claim.metadata.is_deleting:
+            return None
+        now, known = self.clock(), claim.status.last_pod_event_time
+        if known is not None and now - known < WINDOW:
+            return None
+        updated = await self.api.patch(
+            NODE_CLAIM,
+            claim.metadata.name,
+            {"status": {"lastPodEventTime": now.strftime("%Y-%m-%dT%H:%M:%SZ")}},
+            subresource="status",
+        )
+        self.cluster.observe(NODE_CLAIM, updated)
+        return None
+
+
+def node_concerned(before: Pod | None, after: Pod | None) -> str | None:
+    """Return the node that a pod has come to or left by this change, or None.
+
+    Coming is being bound; leaving is running to the end, starting to terminate, or
+    vanishing. Daemons and static pods neither come nor leave.
+    """
+    pod = after or before
+    if pod is None or not pod.spec.node_name or is_daemon(pod) or is_static(pod):
+        return None
+    return pod.spec.node_name if _stage(before) != _stage(after) else None
+
+
+def _stage(pod: Pod | None) -> str:
+    if pod is None:
+        return "gone"
+    if is_terminal(pod):
+        return "ended"
+    if pod.metadata.is_deleting:
+        return "terminating"
+    return "bound" if pod.spec.node_name else "waiting"

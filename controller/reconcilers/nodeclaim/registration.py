@@ -1,0 +1,60 @@
+"""Matches a Node to its NodeClaim and hands over labels, taints and ownership."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.kinds import NODE
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodes import Node
+from controller.apis.taints import Taint
+from controller.apiserver.port import ApiServer
+
+
+async def register(api: ApiServer, claim: NodeClaim, node: Node) -> Node:
+    """Write onto the node what the claim promises, and let pods in."""
+    return await api.patch(
+        NODE,
+        node.metadata.name,
+        {"metadata": _metadata(claim, node), "spec": {"taints": _taints(claim, node) or None}},
+        resource_version=node.metadata.resource_version,
+    )
+
+
+def owner_reference(claim: NodeClaim) -> dict[str, Any]:
+    """Return the reference by which a Node goes with its claim."""
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "name": claim.metadata.name,
+        "uid": claim.metadata.uid,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
+    owners = [to_wire(o) for o in node.metadata.owner_references if o.uid != claim.metadata.uid]
+    finalizers = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
+    return {
+        "labels": {**claim.metadata.labels, labels.REGISTERED: "true"},
+        "annotations": dict(claim.metadata.annotations),
+        "finalizers": [*finalizers, labels.TERMINATION_FINALIZER],
+        "ownerReferences": [*owners, owner_reference(claim)],
+    }
+
+
+def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
+    """Merge the claim's taints in, by key and effect; the unregistered taint goes."""
+    taints = {(t.key, t.effect): t for t in node.spec.taints}
+    # The bootstrap script already registered with them; a startup taint that its
+    # owner has removed since must not come back.
+    if node.metadata.labels.get(labels.DO_NOT_SYNC_TAINTS) != "true":
+        taints |= {(t.key, t.effect): t for t in (*claim.spec.taints, *claim.spec.startup_taints)}
+    return [_wire(t) for t in taints.values() if t.key != labels.UNREGISTERED_TAINT]
+
+
+def _wire(taint: Taint) -> dict[str, Any]:
+    wire: dict[str, Any] = to_wire(taint)
+    return wire

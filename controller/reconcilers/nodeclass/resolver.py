@@ -1,0 +1,107 @@
+"""Keeps an EC2NodeClass resolved: subnets, groups, images, profile; and lets it end cleanly."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import conditions, hashes, labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
+from controller.apis.meta import to_wire
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import patched
+from controller.state.cluster import Cluster
+from controller.telemetry.events import Recorder
+
+PERIOD = timedelta(minutes=1)
+UNREADY_PERIOD = timedelta(seconds=10)
+"""A class that lacks something is looked at more often: someone is probably mending it."""
+
+CLAIMS_WAIT = timedelta(seconds=10)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Asks the cloud what the class means now, and writes the answer when it changed."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    clock: Clock
+    ca_bundle: str = ""
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Resolve the class, or take it down; returns when to look again."""
+        node_class = self.cluster.get(EC2_NODE_CLASS, name)
+        if node_class is None:
+            return None
+        if node_class.metadata.is_deleting:
+            return await self._finalize(node_class)
+        node_class = await self._metadata(node_class)
+        resolved = await self.cloud.resolve(node_class, now=self.clock())
+        if resolved.status != node_class.status:
+            await patched(
+                self.api,
+                self.cluster,
+                EC2_NODE_CLASS,
+                node_class,
+                {"status": _status(node_class, resolved)},
+                subresource="status",
+            )
+        ready = conditions.is_true(resolved.status.conditions, "Ready")
+        return PERIOD if ready else UNREADY_PERIOD
+
+    async def _metadata(self, node_class: EC2NodeClass) -> EC2NodeClass:
+        wanted = {
+            labels.NODECLASS_HASH: hashes.node_class_hash(node_class, ca_bundle=self.ca_bundle),
+            labels.NODECLASS_HASH_VERSION: hashes.NODE_CLASS_VERSION,
+        }
+        patch: dict[str, object] = {}
+        if any(node_class.metadata.annotations.get(k) != v for k, v in wanted.items()):
+            patch["annotations"] = wanted
+        if labels.NODECLASS_FINALIZER not in node_class.metadata.finalizers:
+            patch["finalizers"] = [*node_class.metadata.finalizers, labels.NODECLASS_FINALIZER]
+        if not patch:
+            return node_class
+        return await patched(
+            self.api, self.cluster, EC2_NODE_CLASS, node_class, {"metadata": patch}
+        )
+
+    async def _finalize(self, node_class: EC2NodeClass) -> timedelta | None:
+        name = node_class.metadata.name
+        if labels.NODECLASS_FINALIZER not in node_class.metadata.finalizers:
+            return None
+        users = [
+            c.metadata.name
+            for c in self.cluster.list(NODE_CLAIM)
+            if c.spec.node_class_ref.name == name
+        ]
+        if users:
+            await self.recorder.publish(
+                EC2_NODE_CLASS,
+                node_class,
+                "Normal",
+                "WaitingOnNodeClaimTermination",
+                f"Waiting on NodeClaim termination for {', '.join(users[:5])}",
+            )
+            return CLAIMS_WAIT
+        await self.cloud.release(node_class)
+        left = [f for f in node_class.metadata.finalizers if f != labels.NODECLASS_FINALIZER]
+        await patched(
+            self.api, self.cluster, EC2_NODE_CLASS, node_class, {"metadata": {"finalizers": left}}
+        )
+        log.info("deleted nodeclass", extra={"EC2NodeClass": name})
+        return None
+
+
+def _status(before: EC2NodeClass, after: EC2NodeClass) -> dict[str, object]:
+    """Return the new status as a merge patch: what is no longer there is removed."""
+    wire: dict[str, object] = to_wire(after.status)
+    return {key: wire.get(key) for key in {*to_wire(before.status), *wire}}

@@ -1,0 +1,145 @@
+"""Keeps a NodePool's status and hash right: validated, class ready, resources counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.apis import conditions, hashes, labels, quantities, validation
+from controller.apis.conditions import Condition
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import DRIFTED
+from controller.apis.nodepool import NodePool
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import patched
+from controller.state.cluster import Cluster
+from controller.state.usage import usage
+
+VALIDATION_SUCCEEDED = "ValidationSucceeded"
+NODE_CLASS_READY = "NodeClassReady"
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Writes the conditions, the count and the hash of one pool, when they changed."""
+
+    api: ApiServer
+    cluster: Cluster
+    clock: Clock
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Bring the pool's status up to date."""
+        pool = self.cluster.get(NODE_POOL, name)
+        if pool is None or pool.metadata.is_deleting:
+            return None
+        pool = await self._hash(pool)
+        node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
+        after = self._conditions(pool, node_class)
+        used = usage(self.cluster.state_nodes(self.clock()), name)
+        resources = {k: quantities.written(v, k) for k, v in sorted(used.items()) if k != "nodes"}
+        nodes = used.get("nodes", 0) // quantities.MILLI
+        generation = node_class.metadata.generation if node_class else 0
+        same = (
+            conditions.unchanged(pool.status.conditions, after)
+            and dict(pool.status.resources) == resources
+            and pool.status.nodes == nodes
+            and pool.status.node_class_observed_generation == generation
+        )
+        if same:
+            return None
+        gone = {k: None for k in pool.status.resources if k not in resources}
+        status = {
+            "conditions": to_wire(after),
+            "resources": {**resources, **gone},
+            "nodes": nodes,
+            "nodeClassObservedGeneration": generation,
+        }
+        await patched(
+            self.api, self.cluster, NODE_POOL, pool, {"status": status}, subresource="status"
+        )
+        return None
+
+    def _conditions(self, pool: NodePool, node_class: EC2NodeClass | None) -> list[Condition]:
+        now, generation = self.clock(), pool.metadata.generation
+        problems = validation.problems(pool)
+        after = conditions.with_condition(
+            pool.status.conditions,
+            VALIDATION_SUCCEEDED,
+            "False" if problems else "True",
+            reason="NodePoolValidationFailed" if problems else "",
+            message="; ".join(problems),
+            generation=generation,
+            now=now,
+        )
+        after = self._class_condition(after, pool, node_class, now)
+        return conditions.rolled_up(
+            after, (VALIDATION_SUCCEEDED, NODE_CLASS_READY), generation=generation, now=now
+        )
+
+    def _class_condition(
+        self,
+        found: list[Condition],
+        pool: NodePool,
+        node_class: EC2NodeClass | None,
+        now: datetime,
+    ) -> list[Condition]:
+        name = pool.spec.template.spec.node_class_ref.name
+        status: conditions.ConditionStatus = "True"
+        reason = message = ""
+        ready = conditions.find(node_class.status.conditions, "Ready") if node_class else None
+        if node_class is None:
+            status, reason = "False", "NodeClassNotFound"
+            message = f'EC2NodeClass "{name}" does not exist: create it, or name another one'
+        elif node_class.metadata.is_deleting:
+            status, reason = "False", "NodeClassTerminating"
+            message = f'EC2NodeClass "{name}" is being deleted'
+        elif ready is None:
+            status, reason = "Unknown", "NodeClassReadinessUnknown"
+            message = f'EC2NodeClass "{name}" has not been looked at yet'
+        elif not ready.is_true:
+            status, reason, message = ready.status, ready.reason, ready.message
+        return conditions.with_condition(
+            found,
+            NODE_CLASS_READY,
+            status,
+            reason=reason,
+            message=message,
+            generation=pool.metadata.generation,
+            now=now,
+        )
+
+    async def _hash(self, pool: NodePool) -> NodePool:
+        wanted = {
+            labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
+            labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,
+        }
+        before = pool.metadata.annotations
+        if all(before.get(k) == v for k, v in wanted.items()):
+            return pool
+        if before.get(labels.NODEPOOL_HASH_VERSION) != hashes.NODE_POOL_VERSION:
+            await self._migrate_claims(pool, wanted)
+        return await patched(
+            self.api, self.cluster, NODE_POOL, pool, {"metadata": {"annotations": wanted}}
+        )
+
+    async def _migrate_claims(self, pool: NodePool, wanted: dict[str, str]) -> None:
+        """Carry a new way of hashing over to the claims, without calling them drifted.
+
+        A claim that has drifted already keeps its old hash, so that it stays drifted.
+        """
+        version = {labels.NODEPOOL_HASH_VERSION: wanted[labels.NODEPOOL_HASH_VERSION]}
+        for claim in self.cluster.list(NODE_CLAIM):
+            if claim.metadata.labels.get(labels.NODEPOOL) != pool.metadata.name:
+                continue
+            if claim.metadata.annotations.get(labels.NODEPOOL_HASH_VERSION) in version.values():
+                continue
+            drifted = conditions.is_true(claim.status.conditions, DRIFTED)
+            updated = await self.api.patch(
+                NODE_CLAIM,
+                claim.metadata.name,
+                {"metadata": {"annotations": version if drifted else wanted}},
+            )
+            self.cluster.observe(NODE_CLAIM, updated)

@@ -1,0 +1,83 @@
+"""Writes a node the engine asks for as a NodeClaim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.apis import labels, quantities
+from controller.apis.meta import to_wire
+from controller.apis.nodepool import NodePool
+from controller.apis.taints import Requirement
+from controller.scheduling.results import NewNode
+
+
+def node_claim(pool: NodePool, node: NewNode) -> dict[str, Any]:
+    """Return the NodeClaim's JSON: the pool's template, narrowed to what the pods need."""
+    template = pool.spec.template
+    class_ref = template.spec.node_class_ref
+    own_labels = {
+        **template.metadata.labels,
+        **node.labels,
+        labels.NODEPOOL: pool.metadata.name,
+        f"{class_ref.group}/{class_ref.kind.lower()}": class_ref.name,
+    }
+    spec: dict[str, Any] = {
+        "nodeClassRef": to_wire(class_ref),
+        "requirements": [to_wire(r) for r in _requirements(pool, node, own_labels)],
+        "resources": {
+            "requests": {k: quantities.written(v, k) for k, v in sorted(node.requests.items())}
+        },
+        "expireAfter": template.spec.expire_after,
+    }
+    if template.spec.taints:
+        spec["taints"] = to_wire(template.spec.taints)
+    if template.spec.startup_taints:
+        spec["startupTaints"] = to_wire(template.spec.startup_taints)
+    if template.spec.termination_grace_period:
+        spec["terminationGracePeriod"] = template.spec.termination_grace_period
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {
+            "generateName": f"{pool.metadata.name}-",
+            "labels": own_labels,
+            "annotations": {**_annotations(pool), **node.annotations},
+            "finalizers": [labels.TERMINATION_FINALIZER],
+            "ownerReferences": [_owner(pool)],
+        },
+        "spec": spec,
+    }
+
+
+def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> list[Requirement]:
+    floors = {labels.normalized(r.key): r.min_values for r in pool.spec.template.spec.requirements}
+    types = Requirement(
+        key=labels.INSTANCE_TYPE,
+        operator="In",
+        values=list(node.instance_types),
+        min_values=floors.get(labels.INSTANCE_TYPE),
+    )
+    others = [r for r in node.requirements if r.key not in (labels.INSTANCE_TYPE, labels.HOSTNAME)]
+    named = {r.key for r in others}
+    from_labels = [
+        Requirement(key=key, operator="In", values=[value])
+        for key, value in sorted(own_labels.items())
+        if key not in named
+    ]
+    return [*others, *from_labels, types]
+
+
+def _annotations(pool: NodePool) -> dict[str, str]:
+    kept = (labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION)
+    hashes = {k: v for k, v in pool.metadata.annotations.items() if k in kept}
+    return {**pool.spec.template.metadata.annotations, **hashes}
+
+
+def _owner(pool: NodePool) -> dict[str, Any]:
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "name": pool.metadata.name,
+        "uid": pool.metadata.uid,
+        "blockOwnerDeletion": True,
+    }

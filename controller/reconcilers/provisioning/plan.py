@@ -1,0 +1,120 @@
+"""Remembers which node each waiting pod was made a place on.
+
+Between the launch of a node and the moment the scheduler binds its pods a new
+batch may come. Without a memory the pods would be packed a second time, perhaps
+differently, and a node too many bought.
+
+The plan is written down as each pod's `status.nominatedNodeName` as soon as its node has
+a name (see `nomination`), so the scheduler follows it and a restart does not forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import msgspec
+
+from controller.apis.pods import Pod
+from controller.state.nodes import StateNode
+
+BINDING_GRACE = timedelta(seconds=2)
+"""How long an initialized node may wait for a planned pod before the plan is dropped.
+
+The scheduler has the last word, so a pod may lose its place to another. Dropping a plan
+is cheap: the next round first looks at the nodes there are.
+"""
+
+
+@dataclass(slots=True)
+class _Place:
+    node: str  # or the claim that is to become one
+    ready_since: datetime | None = None
+    is_lost: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """Pod UID to the claim or node it is expected on."""
+
+    _places: dict[str, _Place] = field(default_factory=dict)
+    _expected: dict[str, set[str]] = field(default_factory=dict)
+
+    def expect(self, pod: Pod, node: str) -> None:
+        """Note that the pod will run on this claim or node."""
+        self._places[pod.metadata.uid] = _Place(node)
+        self._expected.setdefault(node, set()).add(pod.metadata.uid)
+
+    def expected_on(self, *names: str) -> frozenset[str]:
+        """Return the UIDs of the pods expected on a machine, named by claim and by node."""
+        return frozenset(
+            uid
+            for name in names
+            for uid in self._expected.get(name, ())
+            if self._places[uid].node == name and not self._places[uid].is_lost
+        )
+
+    @property
+    def is_being_met(self) -> bool:
+        """Whether some pod's node is ready, so that the pod should be bound any moment."""
+        return any(
+            place.ready_since is not None and not place.is_lost for place in self._places.values()
+        )
+
+    def split(
+        self,
+        waiting: Iterable[Pod],
+        nodes: Iterable[StateNode],
+        now: datetime,
+        *,
+        clearing: Container[str] = (),
+    ) -> tuple[list[Pod], list[Pod]]:
+        """Sort the pods that wait into those still to be placed, and those already placed.
+
+        The second come back as if bound, so that the engine counts them where they are
+        expected. Places of pods that no longer wait are forgotten. `clearing` names the
+        nodes that other pods are leaving: who was promised their room is given the time.
+        """
+        by_name = {name: node for node in nodes for name in _names(node)}
+        open_, placed, kept = [], [], {}
+        for pod in waiting:
+            place = self._places.get(pod.metadata.uid) or _nominated(pod)
+            node = by_name.get(place.node) if place else None
+            if place is None or node is None or node.deleting:
+                open_.append(pod)
+                continue
+            kept[pod.metadata.uid] = place
+            place.is_lost = node.name not in clearing and _overdue(place, node, now)
+            if place.is_lost:
+                open_.append(pod)
+                continue
+            spec = msgspec.structs.replace(pod.spec, node_name=node.name)
+            placed.append(msgspec.structs.replace(pod, spec=spec))
+        self._remember(kept)
+        return open_, placed
+
+    def _remember(self, places: dict[str, _Place]) -> None:
+        self._places, self._expected = places, {}
+        for uid, place in places.items():
+            self._expected.setdefault(place.node, set()).add(uid)
+
+
+def _nominated(pod: Pod) -> _Place | None:
+    """Return the place that is written on the pod, by an earlier leader or by the scheduler."""
+    return _Place(pod.status.nominated_node_name) if pod.status.nominated_node_name else None
+
+
+def _names(node: StateNode) -> set[str]:
+    names = {node.name}
+    if node.claim is not None:
+        names.add(node.claim.metadata.name)
+    return names
+
+
+def _overdue(place: _Place, node: StateNode, now: datetime) -> bool:
+    if not node.initialized:
+        return False
+    if place.ready_since is None:
+        place.ready_since = now
+    return now - place.ready_since > BINDING_GRACE

@@ -1,0 +1,305 @@
+"""Rounds of provisioning: a batch of pods, one solve, the NodeClaims it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from controller.apis import conditions, labels
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apis.pods import Pod
+from controller.apiserver.errors import ApiError, NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.compatibility import is_met
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.provider import CloudProvider
+from controller.constraints.resources import NODES, parsed
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.claims import node_claim
+from controller.reconcilers.provisioning.plan import Plan
+from controller.scheduling.results import NewNode, Results
+from controller.state.cluster import Cluster
+from controller.state.snapshot import Snapshot
+from controller.state.usage import usage
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+
+NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
+UNSYNCED = timedelta(seconds=1)
+AGAIN = timedelta(seconds=10)
+"""Pods that wait are looked at again this often: prices, capacity and limits change."""
+
+SOON = timedelta(seconds=1)
+"""The same while planned pods should be bound any moment: one that is not has lost its place."""
+
+LAUNCH_PATIENCE = timedelta(seconds=30)
+"""How long a round waits for launches it must know; a stuck one must not hold up the rest."""
+
+CONCURRENT_WRITES = 16
+
+log = logging.getLogger(__name__)
+
+
+class Solve(Protocol):
+    """Asks the engine, in whatever process it lives."""
+
+    def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Awaitable[Results]:
+        """Place the pods in the world of the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """Claims that an earlier leader wrote and did not launch, by uid; and since when we lead."""
+
+    claims: frozenset[str]
+    since: datetime
+
+
+@dataclass(slots=True)
+class Provisioner:
+    """Places pods that wait, and writes a NodeClaim for every node they need."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+    solve: Solve
+    batcher: Batcher
+    nomination: timedelta
+    plan: Plan = field(default_factory=Plan)
+    _inherited: Inherited | None = None
+
+    async def run_once(self) -> timedelta:
+        """Wait for a batch, place it, write what it needs; returns when to begin again."""
+        try:
+            await self.batcher.wait(SOON if self.plan.is_being_met else AGAIN)
+        except TimeoutError:
+            # Nothing new; those that still wait get another look.
+            log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
+        if not self.cluster.synced or self._awaits_launch():
+            self.batcher.nudge("unsynced")
+            return UNSYNCED
+        await self._round()
+        return timedelta(0)
+
+    def _awaits_launch(self) -> bool:
+        """Whether there is a claim whose size must be known first, and is not.
+
+        A claim does not say how large its node will be before it is launched. Limits
+        count that; and the pods of an earlier leader's claim have to be found among those
+        that wait, or the node would be bought a second time.
+        """
+        now = self.clock()
+        unlaunched = [
+            claim
+            for claim in self.cluster.list(NODE_CLAIM)
+            if not claim.status.provider_id and not claim.metadata.is_deleting
+        ]
+        if self._inherited is None:
+            self._inherited = Inherited(frozenset(c.metadata.uid for c in unlaunched), now)
+        limited = {p.metadata.name for p in self.cluster.list(NODE_POOL) if p.spec.limits}
+        oldest = now - LAUNCH_PATIENCE
+        return any(
+            self._inherited.since > oldest
+            if claim.metadata.uid in self._inherited.claims
+            else claim.metadata.labels.get(labels.NODEPOOL) in limited
+            and (claim.metadata.creation_timestamp or oldest) > oldest
+            for claim in unlaunched
+        )
+
+    async def _round(self) -> None:
+        waiting = [*self.cluster.pending_pods(), *self.cluster.reschedulable_pods(self.clock())]
+        pods, placed = self.plan.split(
+            waiting,
+            self.cluster.state_nodes(self.clock()),
+            self.clock(),
+            clearing=self._clearing(waiting),
+        )
+        if not pods:
+            return
+        pools = ready_pools(self.cluster.list(NODE_POOL))
+        types = await self._instance_types(pools)
+        snapshot = self.cluster.snapshot(
+            types, [p for p in pools if p.metadata.name in types], now=self.clock()
+        )
+        snapshot = with_placed(snapshot, placed)
+        with self.metrics.scheduling():
+            results = await self.solve(pods, snapshot)
+        self.metrics.solved(results)
+        log.info(
+            "computed new nodes for pods",
+            extra={
+                "pods": len(pods),
+                "nodeclaims": len(results.new_nodes),
+                "unschedulable": len(results.unschedulable),
+                "cost": round(results.cost, 4),
+                "lower-bound": round(results.lower_bound, 4),
+            },
+        )
+        await self._act(results, {p.key: p for p in pods})
+
+    def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
+        """Return the nodes that are promised to pods that wait, and that others are leaving."""
+        promised = {p.status.nominated_node_name for p in waiting} - {""}
+        return frozenset(
+            name
+            for name in promised
+            if any(pod.metadata.is_deleting for pod in self.cluster.pods_on(name))
+        )
+
+    async def _instance_types(self, pools: Sequence[NodePool]) -> dict[str, Sequence[InstanceType]]:
+        found: dict[str, Sequence[InstanceType]] = {}
+        for pool in pools:
+            node_class = self.cluster.get(
+                EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name
+            )
+            if node_class is None:
+                continue
+            try:
+                types = await self.cloud.instance_types(node_class, pool)
+            except CloudProviderError as error:
+                problem = str(error)
+            else:
+                found[pool.metadata.name] = types
+                problem = unmet(pool, types)
+            if problem:
+                await self.recorder.publish(
+                    NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
+                )
+        return found
+
+    async def _act(self, results: Results, pods: dict[str, Pod]) -> None:
+        writes = asyncio.Semaphore(CONCURRENT_WRITES)
+
+        async def write(node: NewNode) -> None:
+            async with writes:
+                await self._create(node, [pods[key] for key in node.pods if key in pods])
+
+        for name, keys in results.existing_nodes.items():
+            self._nominate(name, [pods[key] for key in keys if key in pods])
+        outcomes = await asyncio.gather(
+            *(write(node) for node in results.new_nodes), return_exceptions=True
+        )
+        for node, outcome in zip(results.new_nodes, outcomes, strict=True):
+            if isinstance(outcome, ApiError):
+                log.error("creating nodeclaim: %s", outcome, extra={"NodePool": node.node_pool})
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        await self._tell(results, pods)
+
+    async def _create(self, node: NewNode, pods: Sequence[Pod]) -> None:
+        pool = await self._pool_with_room(node)
+        if pool is None:
+            return
+        claim = await self.api.create(NODE_CLAIM, node_claim(pool, node))
+        self.cluster.insert_claim(claim)
+        self.metrics.claim_created(claim, "provisioned")
+        log.info(
+            "created nodeclaim",
+            extra={
+                "NodeClaim": claim.metadata.name,
+                "NodePool": pool.metadata.name,
+                "instance-types": len(node.instance_types),
+                "cheapest": node.instance_types[0] if node.instance_types else "",
+                "pods": len(pods),
+            },
+        )
+        self._nominate(claim.metadata.name, pods)
+        await asyncio.gather(*(self._nominated(pod, claim) for pod in pods))
+
+    async def _pool_with_room(self, node: NewNode) -> NodePool | None:
+        """Return the pool, unless it went or its use has passed a limit meanwhile."""
+        pool = self.cluster.get(NODE_POOL, node.node_pool)
+        if pool is None or pool.metadata.is_deleting:
+            return None
+        limits = parsed(pool.spec.limits)
+        used = usage(self.cluster.state_nodes(self.clock()), pool.metadata.name)
+        exceeded = next((k for k, v in limits.items() if used.get(k, 0) > v), None)
+        if exceeded is None:
+            return pool
+        what = "nodes" if exceeded == NODES else exceeded
+        log.warning("nodepool limit exceeded", extra={"NodePool": node.node_pool, "limit": what})
+        return None
+
+    def _nominate(self, node: str, pods: Sequence[Pod]) -> None:
+        for pod in pods:
+            self.plan.expect(pod, node)
+        if pods:
+            self.cluster.nominate(node, self.clock() + self.nomination)
+
+    async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
+        await self.recorder.publish(
+            POD,
+            pod,
+            "Normal",
+            "Nominated",
+            f"Pod should schedule on: nodeclaim/{claim.metadata.name}",
+        )
+
+    async def _tell(self, results: Results, pods: dict[str, Pod]) -> None:
+        waiting = unready(self.cluster.list(NODE_POOL))
+        for key, causes in results.unschedulable.items():
+            pod = pods.get(key)
+            if pod is None:
+                continue
+            message = "; ".join((*causes, *waiting)) or NO_POOLS
+            try:
+                await self.recorder.publish(
+                    POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {message}"
+                )
+            except NotFoundError:
+                continue
+
+
+def ready_pools(pools: Sequence[NodePool]) -> list[NodePool]:
+    """Return the pools that may make nodes: ready, dynamic, not on their way out."""
+    return [
+        p
+        for p in pools
+        if p.spec.replicas is None
+        and not p.metadata.is_deleting
+        and conditions.is_true(p.status.conditions, "Ready")
+    ]
+
+
+def unready(pools: Sequence[NodePool]) -> list[str]:
+    """Return a sentence for each pool that may make no nodes now, with what it lacks."""
+    found = []
+    for pool in pools:
+        if pool.spec.replicas is not None or pool.metadata.is_deleting:
+            continue
+        missing = [c for c in pool.status.conditions if c.is_false and c.type != "Ready"]
+        if missing:
+            why = "; ".join(c.message or c.reason for c in missing)
+            found.append(f"NodePool {pool.metadata.name} is not ready: {why}")
+    return found
+
+
+def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
+    """Say which of the pool's requirements keep out every type; nothing when some type is left."""
+    requirements = pool.spec.template.spec.requirements
+    if is_met(requirements, types):
+        return ""
+    alone = [r for r in requirements if not is_met([r], types)]
+    if not alone:
+        return "no instance type meets all of spec.template.spec.requirements: loosen some"
+    told = ", ".join(f"{r.key} {r.operator} [{', '.join(r.values)}]" for r in alone)
+    return f"no instance type meets {told} of spec.template.spec.requirements: change it"
+
+
+def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
+    """Count pods that have a place but are not bound yet where they are expected."""
+    keys = {p.metadata.uid for p in placed}
+    bound = [p for p in snapshot.pods if p.metadata.uid not in keys]
+    return dataclasses.replace(snapshot, pods=(*bound, *placed))

@@ -1,0 +1,67 @@
+"""Which pods of a draining node go now, and which keep it waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.apis.pods import Pod
+from controller.disruption.pods import is_critical, is_drainable
+from controller.state.pods import forbids_disruption, is_daemon
+
+DEFAULT_GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One look at a draining node.
+
+    `evict` go by the eviction API, `force` are deleted past budgets because the
+    deadline says so, `waiting` is everything that still stands in the way.
+    """
+
+    evict: tuple[Pod, ...] = ()
+    force: tuple[Pod, ...] = ()
+    waiting: tuple[Pod, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no pod stands in the way."""
+        return not self.waiting
+
+
+def look(pods: Iterable[Pod], *, deadline: datetime | None, now: datetime) -> Drain:
+    """Sort a draining node's pods: the due ones at once, the others tier by tier.
+
+    Tiers go in turn: workloads, their daemons, then critical workloads and critical
+    daemons, so that what a workload leans on outlives it.
+    """
+    waiting = tuple(p for p in pods if is_drainable(p, now))
+    force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))
+    due = {p.metadata.uid for p in force}
+    rest = [p for p in waiting if p.metadata.uid not in due]
+    tier = next((t for t in _tiers(rest) if t), [])
+    evict = tuple(p for p in tier if not p.metadata.is_deleting and not forbids_disruption(p, now))
+    return Drain(evict=evict, force=force, waiting=waiting)
+
+
+def is_due(pod: Pod, deadline: datetime, now: datetime) -> bool:
+    """Whether the pod must be deleted now to end within the node's deadline."""
+    deletion = pod.metadata.deletion_timestamp
+    if deletion is not None:
+        return deletion > deadline
+    return now >= deadline - timedelta(seconds=grace_seconds(pod))
+
+
+def grace_seconds(pod: Pod) -> int:
+    """Return the seconds the pod asks for between the signal and the kill."""
+    grace = pod.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE_SECONDS if grace is None else grace
+
+
+def _tiers(pods: Sequence[Pod]) -> tuple[list[Pod], ...]:
+    return tuple(
+        [p for p in pods if is_critical(p) is critical and is_daemon(p) is daemon]
+        for critical, daemon in ((False, False), (False, True), (True, False), (True, True))
+    )

@@ -1,0 +1,242 @@
+"""Walks a Node that is being deleted to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controller.apis import conditions, labels
+from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import (
+    DISRUPTION_REASON,
+    DRAINED,
+    INSTANCE_TERMINATING,
+    VOLUMES_DETACHED,
+    NodeClaim,
+)
+from controller.apis.nodes import Node
+from controller.apis.pods import Pod
+from controller.apiserver.errors import ConflictError, NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.cloudprovider.provider import CloudProvider
+from controller.disruption.pods import DISRUPTED, is_drainable
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.termination import volumes
+from controller.reconcilers.termination.drain import look
+from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.writing import patched, with_condition
+from controller.state.cluster import Cluster
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+
+POLL = timedelta(seconds=1)
+SETTLE = timedelta(seconds=5)
+"""Time after the taint in which the scheduler may still bind a pod it had already decided on."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Terminator:
+    """Taints, drains, waits for volumes, terminates the instance, drops the finalizer."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+    eviction: Eviction
+    _tainted_at: dict[str, datetime] = field(default_factory=dict)
+    _evicted: Counter[str] = field(default_factory=Counter)
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Take the node's next steps; returns when to look again, None when there are none."""
+        node = self.cluster.get(NODE, name)
+        if node is None or not node.metadata.is_deleting:
+            return None
+        if labels.TERMINATION_FINALIZER not in node.metadata.finalizers:
+            return None
+        claim = self.cluster.claim_of(node)
+        if claim is not None and not claim.metadata.is_deleting:
+            await self._delete_claim(claim)
+            return POLL
+        if await self._instance_vanished(node):
+            await self._finish(node)
+            return None
+        node = await self._taint(node)
+        deadline = _deadline(claim)
+        done = (
+            await self._drained(node, claim, deadline)
+            and await self._volumes_detached(node, claim, deadline)
+            and await self._instance_gone(node, claim)
+        )
+        if not done:
+            return POLL
+        await self._finish(node)
+        return None
+
+    async def _delete_claim(self, claim: NodeClaim) -> None:
+        try:
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        except NotFoundError:
+            return
+
+    async def _instance_vanished(self, node: Node) -> bool:
+        if conditions.is_true(node.status.conditions, "Ready"):
+            return False
+        try:
+            await self.cloud.get(node.spec.provider_id)
+        except NodeClaimNotFoundError:
+            return True
+        return False
+
+    async def _taint(self, node: Node) -> Node:
+        if any(t.key == DISRUPTED.key and t.effect == DISRUPTED.effect for t in node.spec.taints):
+            self._tainted_at.setdefault(node.metadata.uid, self.clock() - SETTLE)
+            return node
+        taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
+        patch = {
+            "spec": {"taints": to_wire(taints)},
+            "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
+        }
+        updated = await patched(self.api, self.cluster, NODE, node, patch)
+        self._tainted_at[node.metadata.uid] = self.clock()
+        log.info("tainted node", extra={"Node": node.metadata.name})
+        return updated
+
+    async def _drained(
+        self, node: Node, claim: NodeClaim | None, deadline: datetime | None
+    ) -> bool:
+        if _holds(claim, DRAINED):
+            return True
+        now = self.clock()
+        drain = look(self.cluster.pods_on(node.metadata.name), deadline=deadline, now=now)
+        if deadline is not None:
+            await asyncio.gather(
+                *(self.eviction.force(p, deadline=deadline, now=now) for p in drain.force)
+            )
+        gone = await asyncio.gather(*(self.eviction.evict(p, node) for p in drain.evict))
+        self._evicted[node.metadata.uid] += sum(gone) + len(drain.force)
+        if not drain.is_done or now - self._tainted_at[node.metadata.uid] < SETTLE:
+            await self._set(
+                claim, DRAINED, "Unknown", reason="Draining", message=_waiting_for(drain.waiting)
+            )
+            return False
+        pods = self._evicted.pop(node.metadata.uid, 0)
+        self.metrics.drained(node, _reason(claim), pods=pods)
+        await self._set(claim, DRAINED, "True")
+        log.info("drained node", extra={"Node": node.metadata.name})
+        return True
+
+    async def _volumes_detached(
+        self, node: Node, claim: NodeClaim | None, deadline: datetime | None
+    ) -> bool:
+        claim = self._current(claim)
+        if _holds(claim, VOLUMES_DETACHED):
+            return True
+        now = self.clock()
+        # Volumes of pods that stay with the node (daemons, static pods) never detach.
+        stay = [p for p in self.cluster.pods_on(node.metadata.name) if not is_drainable(p, now)]
+        held = volumes.attached(self.cluster, node.metadata.name, but_not_of=stay)
+        if not held:
+            await self._set(claim, VOLUMES_DETACHED, "True")
+            return True
+        if deadline is not None and now >= deadline:
+            await self._set(
+                claim,
+                VOLUMES_DETACHED,
+                "False",
+                reason="TerminationGracePeriodElapsed",
+                message=f"still attached: {', '.join(held[:5])}",
+            )
+            return True
+        await self.recorder.publish(
+            NODE,
+            node,
+            "Normal",
+            "AwaitingVolumeDetachment",
+            f"Awaiting deletion of volume attachments ({', '.join(held[:5])})",
+        )
+        await self._set(
+            claim,
+            VOLUMES_DETACHED,
+            "Unknown",
+            reason="AwaitingVolumeDetachment",
+            message=f"{len(held)} volumes are still attached",
+        )
+        return False
+
+    async def _instance_gone(self, node: Node, claim: NodeClaim | None) -> bool:
+        if claim is None:
+            # Someone took the claim away by force: the instance is the collector's to find.
+            return True
+        try:
+            await self.cloud.terminate(node.spec.provider_id)
+        except NodeClaimNotFoundError:
+            return True
+        await self._set(self._current(claim), INSTANCE_TERMINATING, "True")
+        return False
+
+    async def _finish(self, node: Node) -> None:
+        left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
+        try:
+            updated = await self.api.patch(
+                NODE, node.metadata.name, {"metadata": {"finalizers": left}}, uid=node.metadata.uid
+            )
+        except (NotFoundError, ConflictError):
+            updated = None
+        if updated is not None:
+            self.cluster.observe(NODE, updated)
+            self.metrics.node_terminated(node, self.clock())
+            log.info("deleted node", extra={"Node": node.metadata.name})
+        self._tainted_at.pop(node.metadata.uid, None)
+
+    def _current(self, claim: NodeClaim | None) -> NodeClaim | None:
+        return self.cluster.get(NODE_CLAIM, claim.metadata.name) if claim is not None else None
+
+    async def _set(
+        self,
+        claim: NodeClaim | None,
+        kind: str,
+        status: conditions.ConditionStatus,
+        *,
+        reason: str = "",
+        message: str = "",
+    ) -> None:
+        if claim is None:
+            return
+        with contextlib.suppress(NotFoundError):
+            await with_condition(
+                self.api, self.cluster, claim, kind, status,
+                reason=reason, message=message, now=self.clock(),
+            )  # fmt: skip
+
+
+def _holds(claim: NodeClaim | None, kind: str) -> bool:
+    return claim is not None and conditions.is_true(claim.status.conditions, kind)
+
+
+def _reason(claim: NodeClaim | None) -> str:
+    if claim is None:
+        return ""
+    reason = conditions.find(claim.status.conditions, DISRUPTION_REASON)
+    return reason.reason if reason else "Forceful Termination"
+
+
+def _deadline(claim: NodeClaim | None) -> datetime | None:
+    text = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) if claim else None
+    return datetime.fromisoformat(text) if text else None
+
+
+def _waiting_for(pods: tuple[Pod, ...]) -> str:
+    if not pods:
+        return "waiting for the scheduler to see the taint"
+    named = ", ".join(p.key for p in pods[:5])
+    return f"{len(pods)} pods are waiting to be evicted: {named}"

@@ -1,0 +1,33 @@
+"""Which volumes still hang on a draining node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.apis.kinds import PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT
+from controller.apis.pods import Pod
+from controller.state.cluster import Cluster
+
+
+def attached(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
+    """Return the volumes attached to the node, except those of pods that stay with it."""
+    stay = {volume for pod in but_not_of for volume in _volumes(cluster, pod)}
+    found = (
+        a.spec.source.persistent_volume_name
+        for a in cluster.list(VOLUME_ATTACHMENT)
+        if a.spec.node_name == node_name
+    )
+    return sorted(name for name in found if name is not None and name not in stay)
+
+
+def _volumes(cluster: Cluster, pod: Pod) -> Iterable[str]:
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            name = volume.persistent_volume_claim.claim_name
+        elif volume.ephemeral is not None:
+            name = f"{pod.metadata.name}-{volume.name}"
+        else:
+            continue
+        claim = cluster.get(PERSISTENT_VOLUME_CLAIM, name, pod.metadata.namespace)
+        if claim is not None and claim.spec.volume_name:
+            yield claim.spec.volume_name

@@ -1,0 +1,73 @@
+"""Writes of the reconcilers: each lets the mirror see its outcome at once.
+
+A write carries the resource version it was decided on. A mirror that was stale makes
+it a conflict and another try, never a lost update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from controller.apis import conditions
+from controller.apis.kinds import NODE_CLAIM, Kind, T
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import NodeClaim
+from controller.apiserver.port import ApiServer
+from controller.state.cluster import Cluster
+
+
+async def patched(
+    api: ApiServer,
+    cluster: Cluster,
+    kind: Kind[T],
+    value: T,
+    patch: Mapping[str, Any],
+    *,
+    subresource: str = "",
+) -> T:
+    """Merge a patch into an object as it was read, and return what became of it."""
+    updated = await api.patch(
+        kind,
+        value.metadata.name,
+        patch,
+        subresource=subresource,
+        resource_version=value.metadata.resource_version,
+    )
+    cluster.observe(kind, updated)
+    return updated
+
+
+async def with_conditions(
+    api: ApiServer, cluster: Cluster, claim: NodeClaim, after: list[conditions.Condition]
+) -> NodeClaim:
+    """Write a claim's conditions, if they say something else than before."""
+    if conditions.unchanged(claim.status.conditions, after):
+        return claim
+    status = {"status": {"conditions": to_wire(after)}}
+    return await patched(api, cluster, NODE_CLAIM, claim, status, subresource="status")
+
+
+async def with_condition(
+    api: ApiServer,
+    cluster: Cluster,
+    claim: NodeClaim,
+    kind: str,
+    status: conditions.ConditionStatus,
+    *,
+    reason: str = "",
+    message: str = "",
+    now: datetime,
+) -> NodeClaim:
+    """Set one condition of a claim."""
+    after = conditions.with_condition(
+        claim.status.conditions,
+        kind,
+        status,
+        reason=reason,
+        message=message,
+        generation=claim.metadata.generation,
+        now=now,
+    )
+    return await with_conditions(api, cluster, claim, after)

@@ -1,0 +1,31 @@
+"""The answer of a solve as plain JSON-ready values; the form is in `docs/formats.md`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.apis.meta import to_wire
+from controller.scheduling.results import NewNode, Results
+
+
+def answer(results: Results, *, seconds: float = 0.0) -> dict[str, Any]:
+    """Return the answer; `seconds` is how long the solve took, as its caller measured."""
+    return {
+        "newNodes": [_node(node) for node in results.new_nodes],
+        "existingNodes": {name: list(pods) for name, pods in results.existing_nodes.items()},
+        "unschedulable": {pod: list(causes) for pod, causes in results.unschedulable.items()},
+        "cost": results.cost,
+        "lowerBound": results.lower_bound,
+        "seconds": seconds,
+    }
+
+
+def _node(node: NewNode) -> dict[str, Any]:
+    terms = [to_wire(term) | {"values": list(term.values)} for term in node.requirements]
+    return {
+        "nodePool": node.node_pool,
+        "instanceTypes": list(node.instance_types),
+        "requirements": terms,
+        "price": node.price,
+        "pods": list(node.pods),
+    }

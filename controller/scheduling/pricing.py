@@ -1,0 +1,222 @@
+"""Prices for resources on every kind, values for every class, and a proven bound.
+
+The fluid program is solved over the kinds that matter to it and over bundles of
+classes of like shape; that keeps it small however many pods wait. Its duals are then
+stretched over all kinds, scaled down where a kind would be over-priced. Whatever the
+bundling lost, the values that follow are a feasible dual of the whole program, so the
+bound holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.scheduling.encoding import Indices, Mask, Matrix, Vector
+from controller.scheduling.fluid import FluidProgram, Prices
+from controller.scheduling.kinds import frontier, thinned
+from controller.scheduling.problem import SLACK, Problem
+
+MOST_BUNDLES = 160
+MOST_GROUPS = 60
+TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What the packer goes by.
+
+    `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes; `scarce`:
+    classes of which a node takes so few that more nodes are needed for it; `tight`: kinds
+    that are worth what they cost, whether the program bought them or not. No nodes for a
+    demand cost less than `demand @ values + stock_value`.
+    """
+
+    bought: Vector
+    resource_prices: Matrix
+    values: Vector
+    scarce: Mask
+    tight: Mask
+    stock_value: float
+
+
+class PriceModel:
+    """The fluid program of a problem, solved again as demand shrinks."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Choose kinds, bundle classes, and build the program."""
+        self._problem = problem
+        self._scale = np.maximum(problem.room.max(axis=0, initial=0), 1.0)
+        self._sizes = problem.sizes / self._scale
+        self._room = problem.room / self._scale
+        self._members, self._limits = self._limited_groups()
+        self._kinds = self._chosen_kinds()
+        self._bundle_of, self._bundles = self._bundled()
+        self._bundle_sizes = self._mean_sizes()
+        self._program = self._built()
+        self.family = families(problem)
+
+    def _limited_groups(self) -> tuple[Matrix, Vector]:
+        """Return the groups of which a node takes only so many; the scarcest, if there are
+        too many for the program: groups × classes, and limits.
+        """
+        problem = self._problem
+        members = problem.rules.owned & problem.rules.counted
+        limits = np.where(problem.rules.repels, 1.0, problem.rules.limit)
+        nodes = (members @ problem.demand) / limits
+        groups = np.argsort(-nodes, kind="stable")[:MOST_GROUPS]
+        groups = np.sort(groups[nodes[groups] > 1])
+        scarcest: Matrix = members[groups].astype(np.float64)
+        return scarcest, limits[groups]
+
+    def guide(self, left: Indices, *, balance: float) -> Guide:
+        """Price everything for what is left (classes).
+
+        `balance` is how much the shape of what is asked for weighs beside the program's
+        prices when shapes are compared.
+        """
+        count = len(self._bundles)
+        demand = np.bincount(self._bundle_of, weights=left, minlength=count)
+        prices = self._program.solve(demand.astype(np.float64))
+        resource_prices, slot_prices = self._stretched(prices)
+        problem = self._problem
+        cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
+        values = np.where(problem.allowed, cost, np.inf).min(axis=1, initial=np.inf)
+        bought = np.zeros(len(problem.prices))
+        bought[self._kinds] = prices.bought
+        worth = (self._room * resource_prices).sum(axis=1) + self._limits @ slot_prices
+        scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
+        return Guide(
+            bought,
+            self._weights(resource_prices, balance) / self._scale,
+            np.minimum(values, problem.penalty),
+            scarce,
+            worth >= 0.98 * problem.prices,
+            prices.stock_value,
+        )
+
+    def balances(self, left: Indices) -> tuple[float, ...]:
+        """Return the ways to weigh shapes that are worth a try, likely best first.
+
+        Where the program gives nearly everything for one resource, the others are free to
+        it only because it thinks in fractions; then the shape of demand must lead.
+        """
+        guide = self.guide(left, balance=0.0)
+        spent = guide.bought @ (guide.resource_prices[:, :2] * self._problem.room[:, :2])
+        lopsided = spent.min() < 0.1 * spent.sum()
+        return (3.0, 1.0, 0.0) if lopsided else (0.0, 3.0, 1.0)
+
+    def _weights(self, resource_prices: Matrix, balance: float) -> Matrix:
+        """Return the weights by which shapes are compared; kinds × resources."""
+        # Something of the kind's own price for every resource, the more the scarcer it is
+        # among what is asked for: what the program holds for free today is missed when
+        # the rest is packed, and two shapes of equal value are told apart by it.
+        asked = self._problem.demand @ self._sizes
+        scarcity = asked / np.maximum(self._room, 1e-6)
+        scarcity /= np.maximum(scarcity.max(axis=1, keepdims=True), 1e-15)
+        share: Matrix = self._problem.prices[:, None] / np.maximum(self._room, 1e-6)
+        even = share / self._room.shape[1] * (self._room > 0)
+        bare = resource_prices.sum(axis=1) <= 0
+        mixed = resource_prices + (balance * scarcity**2 + 1e-3) * even
+        return np.asarray(np.where(bare[:, None], even, mixed))
+
+    def _chosen_kinds(self) -> Indices:
+        """Return the kinds that no multiple of another replaces, thinned to a ladder."""
+        problem = self._problem
+        price = np.maximum(problem.prices, SLACK)
+        parts = [self._room / price[:, None]]
+        if len(self._limits):
+            limited = (self._members @ problem.allowed).max(axis=0) > 0
+            parts.append(limited[:, None] / price[:, None])
+        if problem.consumption.shape[1]:
+            parts.append(-problem.consumption / price[:, None])
+        merit = np.concatenate([*parts, self._largest_served()], axis=1)
+        merit = np.round(merit, 12)
+        _, sign = np.unique(np.packbits(problem.labelled, axis=0), axis=1, return_inverse=True)
+        kept = []
+        for number in range(int(sign.max(initial=-1)) + 1):
+            inside = np.flatnonzero(sign.reshape(-1) == number)
+            best = frontier(inside[np.lexsort((-problem.prices[inside], -merit[inside, 0]))], merit)
+            kept.append(thinned(best, problem.prices, self._room, limit=0, step=4.0))
+        return np.sort(np.concatenate(kept)).astype(np.int64)
+
+    def _largest_served(self) -> Matrix:
+        """Return, per kind, the largest amounts that a class it serves asks for."""
+        largest: Matrix = np.zeros(self._room.shape)
+        for size, allowed in zip(self._sizes, self._problem.allowed, strict=True):
+            np.maximum(largest, size[None] * allowed[:, None], out=largest)
+        return largest
+
+    def _bundled(self) -> tuple[Indices, Indices]:
+        """Bundle classes that go to the same kinds under the same limits in like shapes."""
+        allowed = np.packbits(self._problem.allowed[:, self._kinds], axis=1)
+        members = self._members.T.astype(np.int64)
+        total = self._sizes.sum(axis=1, keepdims=True)
+        shares = self._sizes / np.maximum(total, 1e-15)
+        for step in (0.02, 0.05, 0.1, 0.2, 0.5, 2.0):
+            shape = np.round(shares / step).astype(np.int64)
+            keys = np.concatenate([allowed, members, shape], axis=1)
+            _, first, bundle = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+            if len(first) <= MOST_BUNDLES:
+                break
+        return bundle.reshape(-1).astype(np.int64), first.astype(np.int64)
+
+    def _mean_sizes(self) -> Matrix:
+        """Return the mean size of each bundle's pods."""
+        demand = self._problem.demand
+        count = np.bincount(self._bundle_of, weights=demand, minlength=len(self._bundles))
+        sizes = np.zeros((len(self._bundles), self._sizes.shape[1]))
+        np.add.at(sizes, self._bundle_of, self._sizes * demand[:, None])
+        served = count > 0
+        sizes[served] /= count[served, None]
+        return sizes
+
+    def _built(self) -> FluidProgram:
+        problem, kinds = self._problem, self._kinds
+        return FluidProgram(
+            sizes=self._bundle_sizes,
+            prices=problem.prices[kinds],
+            room=self._room[kinds],
+            allowed=problem.allowed[np.ix_(self._bundles, kinds)],
+            members=self._members[:, self._bundles] > 0,
+            limits=self._limits,
+            consumption=problem.consumption[kinds],
+            stock=problem.stock,
+            penalty=problem.penalty[self._bundles],
+        )
+
+    def _stretched(self, prices: Prices) -> tuple[Matrix, Matrix]:
+        """Price all kinds as the most fitting one in the program.
+
+        Returns kinds × resources and groups × kinds. What fits best leaves the values of
+        the bundles that the kind serves highest, after scaling so that the kind is worth
+        no more than it costs.
+        """
+        problem = self._problem
+        worth = self._room @ prices.resource_prices.T  # kinds × program's kinds
+        worth = worth + self._limits @ prices.slot_prices
+        budget = problem.prices + problem.consumption @ prices.stock_prices
+        factor = np.minimum(budget[:, None] / np.maximum(worth, 1e-15), 1.0)
+        cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × program's kinds
+        cost = cost + self._members[:, self._bundles].T @ prices.slot_prices
+        kept = np.minimum(cost / np.maximum(prices.values, 1e-12)[:, None], 1.0)
+        serves = problem.allowed[self._bundles]
+        packed, sign = np.unique(np.packbits(serves, axis=0), axis=1, return_inverse=True)
+        least = np.ones((packed.shape[1], len(self._kinds)))
+        for number, first in enumerate(np.unique(sign.reshape(-1), return_index=True)[1]):
+            least[number] = kept[serves[:, first]].min(axis=0, initial=1.0)
+        quality = factor * least[sign.reshape(-1)]
+        best = quality.argmax(axis=1)
+        best[self._kinds] = np.arange(len(self._kinds))
+        chosen = np.take_along_axis(factor, best[:, None], axis=1)
+        return prices.resource_prices[best] * chosen, prices.slot_prices[:, best] * chosen.T
+
+
+def families(problem: Problem) -> Indices:
+    """Number the kinds by what tells them apart but size: where they are, and their leaning."""
+    shape = np.log2(np.maximum(problem.room[:, :2], SLACK))
+    leaning = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
+    keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, leaning], axis=1)
+    _, family = np.unique(keys, axis=0, return_inverse=True)
+    return family.reshape(-1).astype(np.int64)

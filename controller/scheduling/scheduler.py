@@ -1,0 +1,738 @@
+"""Place every pod: on a node that exists, on one that is coming, or on one to be made.
+
+1. Pods become shapes, what can be bought becomes a market.
+2. Shape by shape, topology chooses domains, and nodes that exist are filled.
+3. What is left is packed onto new nodes by price.
+4. Pods that found no place give up a preference and try again; those that have
+   nothing left to give up come back with causes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import numpy as np
+
+from controller.apis.pods import Pod
+from controller.constraints import resources
+from controller.constraints.hostports import conflict
+from controller.constraints.requirements import Requirements, agreement, conjunction, one_of, read
+from controller.constraints.taints import PREFER_NO_SCHEDULE, TOLERATE_PREFERENCES, untolerated
+from controller.scheduling import causes as why
+from controller.scheduling.affinity import ride
+from controller.scheduling.claims import Claims
+from controller.scheduling.crowds import NodeCrowds, clashes
+from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
+from controller.scheduling.encoding import catalog as encoded
+from controller.scheduling.kinds import undominated
+from controller.scheduling.limits import stock as stock_of
+from controller.scheduling.market import Market, market
+from controller.scheduling.minimums import flexible_room
+from controller.scheduling.nodes import Nodes
+from controller.scheduling.packing import Opened, pack
+from controller.scheduling.preferences import Demand, first_demand, relaxed
+from controller.scheduling.problem import NodeRules, Problem
+from controller.scheduling.results import NewNode, Results
+from controller.scheduling.settings import Settings
+from controller.scheduling.shapes import Shape, shapes
+from controller.scheduling.spread import Option, Rules, assign, record
+from controller.scheduling.topology import Group, Groups, Kind, count_running, domain_of
+from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
+from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
+from controller.state.snapshot import Snapshot
+
+NEW_NODE = "a new node"
+"""The domain under which a company that starts on a new node is counted."""
+
+CLAIMS_DEVICES = "asks for devices by resource claims, which are not allocated here"
+
+TOO_FEW_TYPES = "the types that hold these pods are fewer than minValues asks"
+
+
+def never() -> bool:
+    """Say that there is no hurry."""
+    return False
+
+
+def schedule(
+    pods: Sequence[Pod],
+    *,
+    snapshot: Snapshot,
+    settings: Settings | None = None,
+    catalog: Catalog | None = None,
+    expired: Callable[[], bool] = never,
+) -> Results:
+    """Place every pod that waits.
+
+    `catalog` is `encoding.catalog(snapshot)`, kept by callers that ask often about the
+    same pools and types. `expired` turns true when time is up: from then on the
+    quickest complete answer is taken.
+    """
+    solve = Solve(
+        pods,
+        snapshot=snapshot,
+        settings=settings or Settings(),
+        catalog=catalog or encoded(snapshot),
+        expired=expired,
+    )
+    return solve.run()
+
+
+@dataclass(slots=True)
+class Planned:
+    """New nodes of a kind of the market, and who goes there."""
+
+    kind: int
+    members: list[tuple[Portion, list[str]]] = field(default_factory=list)
+
+
+class Solve:
+    """One question being answered; see the module for the order of things."""
+
+    def __init__(
+        self,
+        pods: Sequence[Pod],
+        *,
+        snapshot: Snapshot,
+        settings: Settings,
+        catalog: Catalog,
+        expired: Callable[[], bool],
+    ) -> None:
+        """Read the pods and the world; nothing is decided yet."""
+        self._settings, self._catalog, self._expired = settings, catalog, expired
+        self._unschedulable: dict[str, tuple[str, ...]] = {}
+        self._existing: defaultdict[str, list[str]] = defaultdict(list)
+        self._planned: list[Planned] = []
+        self._bound = 0.0
+        self._volumes = VolumeIndex(snapshot)
+        self._demands = self._first_demands(shapes(pods))
+        names = sorted({name for shape, _ in self._demands for name in shape.requests})
+        waiting = {key for shape, _ in self._demands for key in shape.keys}
+        running = [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in waiting]
+        self._names = tuple(names)
+        self._nodes = Nodes(
+            snapshot.nodes, pods=running, daemons=catalog.daemons, names=self._names
+        )
+        self._groups = self._stated_groups(snapshot, running)
+        self._fitting: dict[tuple[bytes, bytes], Indices] = {}
+        self._unit_prices: dict[tuple[bytes, bytes], float] = {}
+        self._selecting: dict[tuple[object, ...], tuple[Group, ...]] = {}
+        self._readings: dict[int, Reading] = {}
+        self._rules: dict[Reading, Rules] = {}
+        self._weaker: dict[Reading, Demand | None] = {}
+        self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
+        self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
+        self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
+        self._promises: dict[tuple[Reading, Pins, int], Requirements] = {}
+        self._market = self._opened_market()
+        self._room = flexible_room(
+            self._market, along(self._names, catalog)[self._market.row_of], settings
+        )
+        self._stock = stock_of(catalog, snapshot.nodes)
+        # Reservations are limits as well: a node of one takes one of its instances.
+        held = self._market.reservation_of_variant[self._market.variant_of]
+        reserved = held[:, None] == np.arange(len(catalog.reservations))[None]
+        self._consumption = np.concatenate(
+            [self._stock.per_row[self._market.row_of], reserved], axis=1
+        ).astype(np.float64)
+        counts = [float(count) for _, count in catalog.reservations]
+        self._left = np.concatenate([self._stock.left, np.array(counts, dtype=np.float64)])
+        self._no_room = np.zeros(len(self._nodes), dtype=np.int64)
+        self._crowds = NodeCrowds(self._groups.all, self._nodes)
+        self._attachments = Attachments(
+            self._nodes.all, snapshot=snapshot, running=running, index=self._volumes
+        )
+
+    def run(self) -> Results:
+        """Answer."""
+        waiting = [self._wish(shape, demand, shape.keys) for shape, demand in self._demands]
+        while waiting:
+            portions: list[Portion] = []
+            failed: list[Wish] = []
+            for wish in sorted(waiting, key=lambda one: one.follows):
+                self._place(wish, portions, failed)
+            for batch in self._batches(portions):
+                failed.extend(self._pack(batch))
+            waiting = [again for wish in failed for again in self._second_thoughts(wish)]
+        return self._results()
+
+    # Reading the question.
+
+    def _first_demands(self, found: Sequence[Shape]) -> list[tuple[Shape, Demand]]:
+        soft = any(
+            taint.effect == PREFER_NO_SCHEDULE
+            for pool in self._catalog.pools
+            for taint in pool.taints
+        )
+        policy = self._settings.preference_policy
+        demands = []
+        known: dict[bytes, tuple[Demand, Volumes]] = {}
+        for shape in found:
+            if shape.spec.resource_claims:
+                self._give_up(shape.keys, (CLAIMS_DEVICES,))
+                continue
+            try:
+                if shape.character not in known:
+                    demand = first_demand(shape.spec, policy=policy, soft_taints=soft)
+                    volumes = self._volumes.of(shape.namespace, shape.spec)
+                    known[shape.character] = demand, volumes
+                demand, shape.volumes = known[shape.character]
+            except ValueError as malformed:
+                self._give_up(shape.keys, (str(malformed),))
+                continue
+            demands.append((shape, demand))
+        return demands
+
+    def _characters(self) -> list[tuple[Shape, Demand]]:
+        """Return the first shape of each character."""
+        firsts: dict[bytes, tuple[Shape, Demand]] = {}
+        for shape, demand in self._demands:
+            firsts.setdefault(shape.character, (shape, demand))
+        return list(firsts.values())
+
+    def _stated_groups(self, snapshot: Snapshot, running: Sequence[Pod]) -> Groups:
+        groups = Groups(snapshot.namespaces)
+        for shape, demand in self._characters():
+            groups_of(shape, demand, groups)
+        groups.of_running(running, snapshot.nodes)
+        count_running(groups.all, running, snapshot.nodes)
+        return groups
+
+    def _opened_market(self) -> Market:
+        asked: list[Requirements] = []
+        for shape, demand in self._characters():
+            asked.extend(_places(shape, demand))
+            asked.extend(read(one.preference.match_expressions) for one in demand.preferred_nodes)
+        for key in sorted({group.key for group in self._groups.all if not group.per_node}):
+            values = self._named_values(key)
+            values |= {v for one in asked if key in one for v in one[key].values}
+            asked.extend({key: one_of(value)} for value in sorted(values))
+        return market(self._catalog, asked)
+
+    def _wish(self, shape: Shape, demand: Demand, keys: Sequence[str]) -> Wish:
+        reading = self._readings.get(id(demand))
+        if reading is None:
+            reading = self._readings[id(demand)] = self._reading(shape, demand)
+        wish = Wish(
+            shape=shape,
+            reading=reading,
+            keys=list(keys),
+            owned=reading.owned,
+            size=np.array([shape.requests.get(name, 0) for name in self._names], dtype=np.float64),
+            variants=np.zeros_like(reading.possible),
+            tiers=(),
+        )
+        kinds = self._fitting_kinds(reading.possible, wish)
+        pools = set(self._market.pool_of_variant[self._market.variant_of[kinds]].tolist())
+        weights = {self._catalog.pools[pool].weight for pool in pools}
+        wish.tiers = tuple(sorted(weights, reverse=True))
+        self._next_tier(wish)
+        return wish
+
+    def _reading(self, shape: Shape, demand: Demand) -> Reading:
+        liked = self._market.meeting(demand.liked)
+        places = _places(shape, demand)
+        truths = tuple(self._market.meeting(one) & liked for one in places)
+        possible = self._meeting_any(truths)
+        own = possible
+        if len(places) != len(demand.strict) or places != demand.strict:
+            own = self._meeting_any([self._market.meeting(one) & liked for one in demand.strict])
+        tolerated = np.array(
+            [untolerated(pool.taints, demand.tolerations) is None for pool in self._catalog.pools],
+            dtype=np.bool_,
+        )
+        wanted = [agreement(one, demand.liked) for one in places]
+        nodes = self._nodes.meeting([one for one in wanted if one is not None])
+        nodes &= self._nodes.tolerated((*demand.tolerations, TOLERATE_PREFERENCES))
+        return Reading(
+            demand=demand,
+            owned=groups_of(shape, demand, self._groups),
+            counted=self._counting(shape),
+            places=places,
+            truths=truths,
+            own=own & tolerated[self._market.pool_of_variant],
+            possible=possible & tolerated[self._market.pool_of_variant],
+            nodes=nodes,
+        )
+
+    def _meeting_any(self, truths: Sequence[Mask]) -> Mask:
+        possible = np.zeros(len(self._market.pool_of_variant), dtype=np.bool_)
+        for truth in truths:
+            possible |= truth
+        return possible
+
+    def _next_tier(self, wish: Wish) -> bool:
+        """Turn to the pools of the next lower weight; False when there are none."""
+        if not wish.tiers:
+            return False
+        tier, *rest = wish.tiers
+        inside = np.array([pool.weight == tier for pool in self._catalog.pools], dtype=np.bool_)
+        wish.variants = wish.reading.possible & inside[self._market.pool_of_variant]
+        wish.tiers = tuple(rest)
+        return True
+
+    def _counting(self, shape: Shape) -> tuple[Group, ...]:
+        key = (shape.namespace, tuple(sorted(shape.labels.items())))
+        known = self._selecting.get(key)
+        if known is None:
+            found = self._groups.selecting(shape.namespace, shape.labels)
+            known = self._selecting[key] = tuple(self._groups.all[index] for index in found)
+        return known
+
+    # Choosing domains, and filling the nodes that exist.
+
+    def _place(self, wish: Wish, portions: list[Portion], failed: list[Wish]) -> None:
+        room = self._no_room
+        if len(self._nodes):
+            room = self._crowds.room(wish, self._nodes.holds(wish.size))
+            room = self._attachments.room(wish.shape.volumes, room)
+        rules = self._domain_rules(wish)
+        if wish.wants_company:
+            self._place_in_company(wish, room, rules, portions)
+        elif not rules.keys:
+            self._fill_nodes(wish, room, np.ones(len(self._nodes), dtype=np.bool_), rules)
+            if wish.number and self._launchable(wish.variants, wish):
+                portions.append(Portion(wish, (), wish.take(wish.number), wish.variants))
+        else:
+            self._place_in_domains(wish, room, rules, portions)
+        if wish.number:
+            failed.append(wish)
+
+    def _place_in_company(
+        self, wish: Wish, room: Indices, rules: Rules, portions: list[Portion]
+    ) -> None:
+        """Place pods that must share a node with others: on nodes that have those, with
+        portions bound for new nodes, or, when they only look for their own, together.
+        """
+        everywhere = np.ones(len(self._nodes), dtype=np.bool_)
+        self._fill_nodes(wish, room, everywhere, rules)
+        if not wish.number:
+            return
+        sought = [one for one in wish.owned if one.per_node and one.kind is Kind.AFFINITY]
+        ride(wish, portions, sought, self._room, self._market)
+        alone = all(group in wish.counted and not group.total for group in sought)
+        hosts = [one for one in portions if all(group in one.wish.counted for group in sought)]
+        if not wish.number or not alone or hosts:
+            return
+        self._start_company(wish, rules, portions, sought)
+
+    def _start_company(
+        self, wish: Wish, rules: Rules, portions: list[Portion], sought: Sequence[Group]
+    ) -> None:
+        alone = replace(wish, owned=tuple(one for one in wish.owned if one not in sought))
+        room = self._crowds.room(alone, self._nodes.holds(wish.size))
+        together = self._most_together(wish)
+        if len(room) and room.max() >= min(together, wish.number) > 0:
+            chosen = np.arange(len(room)) == int((room >= min(room.max(), wish.number)).argmax())
+            self._fill_nodes(wish, room, chosen, rules)
+        elif together:
+            count = min(together, wish.number)
+            portions.append(Portion(wish, (), wish.take(count), wish.variants, unit=count))
+            for group in sought:
+                group.counts[NEW_NODE] += count
+
+    def _most_together(self, wish: Wish) -> int:
+        """Return how many pods of a wish one new node can hold, by size and by rules."""
+        kinds = self._fitting_kinds(wish.variants, wish)
+        asked = wish.size > 0
+        if not len(kinds):
+            return 0
+        most = int(np.floor(self._room[kinds][:, asked] / wish.size[asked]).min(axis=1).max())
+        for group in wish.owned:
+            if group.per_node and group in wish.counted and group.kind is Kind.SPREAD:
+                most = min(most, group.max_skew)
+        return most
+
+    def _place_in_domains(
+        self, wish: Wish, room: Indices, rules: Rules, portions: list[Portion]
+    ) -> None:
+        options, masks, members = self._options(wish, room, rules.keys)
+        assign(wish.number, options, rules)
+        for option, mask, inside in zip(options, masks, members, strict=True):
+            before = wish.number
+            self._fill_nodes(wish, room, inside, None, most=option.taken)
+            rest = option.taken - (before - wish.number)
+            if rest:
+                portions.append(Portion(wish, option.pins, wish.take(rest), mask))
+
+    def _domain_rules(self, wish: Wish) -> Rules:
+        known = self._rules.get(wish.reading)
+        if known is None:
+            known = self._rules[wish.reading] = self._read_rules(wish.reading)
+        return known
+
+    def _read_rules(self, wish: Reading) -> Rules:
+        counting = tuple(one for one in wish.counted if not one.per_node)
+        shunned = tuple(one for one in counting if one.kind is Kind.ANTI_AFFINITY and one.hard)
+        owned = tuple(
+            (group, group in wish.counted, self._universe(wish, group))
+            for group in wish.owned
+            if not group.per_node
+        )
+        targets = tuple(one for one in counting if one.kind is Kind.AFFINITY and one.hard)
+        return Rules(owned, counting, shunned, targets)
+
+    def _universe(self, wish: Reading, group: Group) -> tuple[str, ...]:
+        """Return the domains whose counts a spread compares."""
+        honors = group.node_filter.alternatives is not None
+        mask = wish.own if honors else np.ones_like(wish.own)
+        return tuple(sorted(group.universe | set(self._values(group.key, mask))))
+
+    def _named_values(self, key: str) -> set[str]:
+        codes = self._catalog.codes.get(key)
+        return {value for one in (codes.sets if codes else ()) if one for value in one.values}
+
+    def _values(self, key: str, mask: Mask) -> list[str]:
+        """Return the domains of a label in which nodes of these variants can be made."""
+        asked = self._market.questions[key].place if key in self._market.questions else ()
+        values = sorted({value for one in asked for value in one.values})
+        present = np.zeros(len(mask), dtype=np.bool_)
+        present[self._market.variant_of] = True
+        return [
+            value
+            for value in values
+            if (mask & present & self._market.meeting({key: one_of(value)})).any()
+        ]
+
+    def _options(
+        self, wish: Wish, room: Indices, keys: tuple[str, ...]
+    ) -> tuple[list[Option], list[Mask], list[Mask]]:
+        """Return the combinations of domains open to a wish, with variants and nodes of each."""
+        where = self._whereabouts(keys)
+        combinations = set(self._combinations(wish.variants, keys))
+        for one, spare in zip(where, room.tolist(), strict=True):
+            named = tuple(domain for domain in one if domain is not None)
+            if spare and len(named) == len(keys):
+                combinations.add(named)
+        options, masks, members = [], [], []
+        for combination in sorted(combinations):
+            pins = tuple(zip(keys, combination, strict=True))
+            mask = self._pinned(wish.variants, pins)
+            inside = np.array([one == combination for one in where], dtype=np.bool_)
+            price = self._unit_price(mask, wish)
+            spare = int(np.minimum(room[inside], wish.number).sum()) if where else 0
+            options.append(Option(pins, spare, np.isfinite(price), price))
+            masks.append(mask)
+            members.append(inside)
+        return options, masks, members
+
+    def _whereabouts(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
+        """Return the domains in which each node that exists lies."""
+        known = self._where.get(keys)
+        if known is None:
+            found = zip(*(self._nodes.domains(key) for key in keys), strict=True)
+            known = self._where[keys] = list(found)
+        return known
+
+    def _combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Return the combinations of domains in which nodes of these variants can be made."""
+        sought = (mask.tobytes(), keys)
+        known = self._combined.get(sought)
+        if known is None:
+            known = list(product(*(self._values(key, mask) for key in keys)))
+            self._combined[sought] = known
+        return known
+
+    def _pinned(self, variants: Mask, pins: Pins) -> Mask:
+        """Return those of the variants that lie in these domains."""
+        sought = (variants.tobytes(), pins)
+        known = self._pinnings.get(sought)
+        if known is None:
+            known = variants.copy()
+            for key, value in pins:
+                if one_of(value) in self._market.questions[key].place:
+                    known &= self._market.meeting({key: one_of(value)})
+                else:
+                    known[:] = False
+            self._pinnings[sought] = known
+        return known
+
+    def _unit_price(self, mask: Mask, wish: Wish) -> float:
+        """Return the least price of a pod's share of a node; infinite where none can be made."""
+        key = (mask.tobytes(), wish.size.tobytes())
+        known = self._unit_prices.get(key)
+        if known is None:
+            kinds = self._fitting_kinds(mask, wish)
+            share = (wish.size / np.maximum(self._room[kinds], 1)).max(axis=1, initial=0)
+            price = (share * self._market.price[kinds]).min(initial=np.inf)
+            known = self._unit_prices[key] = float(price)
+        return known
+
+    def _fitting_kinds(self, mask: Mask, wish: Wish) -> Indices:
+        """Return the market's kinds in these variants on which such a pod fits."""
+        key = (mask.tobytes(), wish.size.tobytes())
+        known = self._fitting.get(key)
+        if known is None:
+            inside = np.flatnonzero(mask[self._market.variant_of])
+            fitting = (self._room[inside] >= wish.size).all(axis=1)
+            known = self._fitting[key] = inside[fitting]
+        return known
+
+    def _launchable(self, mask: Mask, wish: Wish) -> bool:
+        return bool(np.isfinite(self._unit_price(mask, wish)))
+
+    def _fill_nodes(
+        self, wish: Wish, room: Indices, inside: Mask, rules: Rules | None, most: int | None = None
+    ) -> None:
+        """Put pods on nodes in order; `rules` counts them in their domains, if given."""
+        left = wish.number if most is None else min(most, wish.number)
+        for index in np.flatnonzero((room > 0) & inside).tolist():
+            if not left:
+                return
+            count = min(int(room[index]), left)
+            node = self._nodes.all[index]
+            taken = wish.take(count)
+            self._existing[node.name].extend(taken)
+            self._attachments.put(index, wish.shape.volumes, taken)
+            self._nodes.put(index, wish.size * count, wish.shape.ports)
+            self._crowds.put(wish, index, count)
+            left -= count
+            if rules is not None:
+                pins = ((one.key, domain_of(node, one.key)) for one in rules.counting)
+                known = {key: domain for key, domain in pins if domain is not None}
+                record(rules, tuple(sorted(known.items())), count)
+
+    # Packing what is left onto new nodes.
+
+    def _batches(self, portions: Sequence[Portion]) -> list[list[Portion]]:
+        """Bring together what is packed together: everything, unless limits make pods
+        compete; then the more important go first.
+        """
+        batches: defaultdict[int, list[Portion]] = defaultdict(list)
+        for portion in portions:
+            batches[portion.wish.shape.priority if len(self._stock.left) else 0].append(portion)
+        return [batches[priority] for priority in sorted(batches, reverse=True)]
+
+    def _pack(self, portions: Sequence[Portion]) -> list[Wish]:
+        """Pack portions; return wishes for the pods that stayed behind."""
+        classes = self._classes(portions)
+        problem, kinds = self._problem(classes)
+        packing = pack(problem, refinements=self._settings.refinements, expired=self._expired)
+        self._left = packing.stock
+        # What is packed later might have shared the nodes packed before, so that only
+        # the greatest of the bounds holds for all.
+        self._bound = max(self._bound, packing.bound)
+        for opened in packing.opened:
+            self._planned.extend(unfolded(opened, int(kinds[opened.kind]), classes))
+        failed = []
+        for portion in (one for whole in portions for one in whole.everyone):
+            if portion.keys:
+                wish = portion.wish
+                rules = self._domain_rules(wish)
+                record(rules, portion.pins, -len(portion.keys))
+                for group in wish.owned:
+                    if portion.unit > 1 and group.per_node and group.kind is Kind.AFFINITY:
+                        group.counts[NEW_NODE] -= len(portion.keys)
+                failed.append(replace(wish, keys=list(portion.keys)))
+        return failed
+
+    def _classes(self, portions: Sequence[Portion]) -> list[list[Portion]]:
+        """Bring together the portions that packing cannot tell apart."""
+        classes: dict[tuple[object, ...], list[Portion]] = {}
+        for portion in portions:
+            key = (
+                portion.size.tobytes(),
+                portion.variants.tobytes(),
+                tuple(
+                    (
+                        tuple(one.index for one in part.wish.owned if one.per_node),
+                        tuple(one.index for one in part.wish.counted if one.per_node),
+                        part.wish.shape.ports,
+                    )
+                    for part in portion.everyone
+                ),
+            )
+            classes.setdefault(key, []).append(portion)
+        return list(classes.values())
+
+    def _problem(self, classes: Sequence[Sequence[Portion]]) -> tuple[Problem, Indices]:
+        """Bring classes and kinds into arrays; with the market's kinds that are in it."""
+        market_ = self._market
+        sizes = np.stack([one[0].size for one in classes])
+        labelled = np.stack([one[0].variants for one in classes])[:, market_.variant_of]
+        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+        holds = np.ones((len(distinct), len(self._room)), dtype=np.bool_)
+        for r in range(sizes.shape[1]):
+            holds &= self._room[None, :, r] >= distinct[:, r, None]
+        allowed = labelled & holds[which.reshape(-1)] & ~self._barred_by_daemons(classes)
+        consumption = self._consumption
+        allowed &= (consumption <= self._left).all(axis=1)
+        kinds = undominated(allowed, labelled, market_.price, self._room, consumption)
+        demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
+        allowed = allowed[:, kinds]
+        prices = market_.price[kinds]
+        alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
+        penalty = 10.0 * np.where(np.isfinite(alone), alone, 1.0)
+        problem = Problem(
+            demand=demand,
+            sizes=sizes,
+            penalty=penalty,
+            prices=prices,
+            room=self._room[kinds],
+            allowed=allowed,
+            labelled=labelled[:, kinds],
+            rules=self._node_rules(classes),
+            consumption=consumption[kinds],
+            stock=self._left.copy(),
+        )
+        return problem, kinds
+
+    def _barred_by_daemons(self, classes: Sequence[Sequence[Portion]]) -> Mask:
+        """Mark, classes × kinds, where a daemon takes a host port that the pods need."""
+        catalog, rows = self._catalog, self._market.row_of
+        barred = np.zeros((len(classes), len(rows)), dtype=np.bool_)
+        for index, portions in enumerate(classes):
+            ports = [port for one in portions[0].everyone for port in one.wish.shape.ports]
+            if ports:
+                clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
+                groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
+                barred[index] = np.array(groups, dtype=np.bool_)[catalog.daemon_group[rows]]
+        return barred
+
+    def _node_rules(self, classes: Sequence[Sequence[Portion]]) -> NodeRules:
+        """Bring the rules about sharing a node into arrays: groups first, then host ports."""
+        firsts = [[part.wish for part in one[0].everyone] for one in classes]
+        rules: list[tuple[list[bool], list[bool], float, bool]] = []
+        for group in self._groups.all:
+            if not group.per_node or group.kind is Kind.AFFINITY:
+                continue
+            owned = [any(group in wish.owned for wish in wishes) for wishes in firsts]
+            if any(owned):
+                counted = [any(group in wish.counted for wish in wishes) for wishes in firsts]
+                repels = group.kind is Kind.ANTI_AFFINITY
+                rules.append((owned, counted, float(group.max_skew), repels))
+        ports = [tuple(p for wish in wishes for p in wish.shape.ports) for wishes in firsts]
+        for owners, others in clashes(ports):
+            rules.append((owners, others, 1.0, True))
+        width = len(classes)
+        return NodeRules(
+            owned=np.array([one[0] for one in rules], dtype=np.bool_).reshape(len(rules), width),
+            counted=np.array([one[1] for one in rules], dtype=np.bool_).reshape(len(rules), width),
+            limit=np.array([one[2] for one in rules], dtype=np.float64),
+            repels=np.array([one[3] for one in rules], dtype=np.bool_),
+        )
+
+    # Second thoughts, and the answer.
+
+    def _second_thoughts(self, wish: Wish) -> list[Wish]:
+        """Return the next thing to try for pods that found no place, or give them up."""
+        if self._next_tier(wish):
+            return [wish]
+        if wish.reading not in self._weaker:
+            self._weaker[wish.reading] = relaxed(wish.demand)
+        weaker = self._weaker[wish.reading]
+        if weaker is not None:
+            return [self._wish(wish.shape, weaker, wish.keys)]
+        self._give_up(wish.keys, self._causes(wish))
+        return []
+
+    def _give_up(self, keys: Sequence[str], causes: tuple[str, ...]) -> None:
+        for key in keys:
+            self._unschedulable[key] = causes
+
+    def _causes(self, wish: Wish) -> tuple[str, ...]:
+        impossible = why.causes(self._catalog, wish.shape, wish.demand)
+        if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
+            return impossible
+        found = (
+            *self._spent_limits(wish),
+            *why.rules_in_the_way(wish.owned, wish.counted),
+            *impossible,
+        )
+        return found or (TOO_FEW_TYPES,)
+
+    def _spent_limits(self, wish: Wish) -> tuple[str, ...]:
+        """Name the limits that leave no room for any node that could hold such a pod."""
+        kinds = self._fitting_kinds(wish.reading.possible, wish)
+        rows = np.unique(self._market.row_of[kinds])
+        spent = []
+        for place, (pool, name) in enumerate(self._stock.names):
+            draws = self._stock.per_row[rows, place]
+            least = draws[draws > 0].min(initial=np.inf)
+            if np.isfinite(least) and self._left[place] < least:
+                spent.append(f"NodePool {pool}: limit of {name} reached")
+        return tuple(spent)
+
+    def _results(self) -> Results:
+        limits_left = self._left[: len(self._stock.left)]
+        claims = Claims(self._catalog, self._stock, limits_left, self._settings)
+        new_nodes: list[NewNode] = []
+        for planned in self._planned:
+            pods = [key for _, keys in planned.members for key in keys]
+            variant = self._market.variant_of[planned.kind]
+            node = claims.write(
+                pool=int(self._market.pool_of_variant[variant]),
+                reservation=int(self._market.reservation_of_variant[variant]),
+                pods=pods,
+                requests=resources.total(
+                    resources.times(portion.wish.shape.requests, len(keys))
+                    for portion, keys in planned.members
+                ),
+                needed=self._needs([one for one, _ in planned.members], planned.kind),
+                drawn=self._stock.per_row[self._market.row_of[planned.kind]],
+            )
+            if node is None:
+                self._give_up(pods, (TOO_FEW_TYPES,))
+            else:
+                new_nodes.append(node)
+        cost = sum((node.price for node in new_nodes), 0.0)
+        return Results(
+            new_nodes=tuple(new_nodes),
+            existing_nodes={name: tuple(keys) for name, keys in sorted(self._existing.items())},
+            unschedulable=dict(sorted(self._unschedulable.items())),
+            cost=cost,
+            lower_bound=min(self._bound, cost),
+        )
+
+    def _needs(self, portions: Sequence[Portion], kind: int) -> list[Requirements]:
+        """Return what a node of the kind must promise to these pods, equal ones once."""
+        variant = int(self._market.variant_of[kind])
+        found = {}
+        for portion in portions:
+            reading = portion.wish.reading
+            known = (reading, portion.pins, variant)
+            if known not in self._promises:
+                chosen = next(i for i, truth in enumerate(reading.truths) if truth[variant])
+                pinned = {key: one_of(value) for key, value in portion.pins}
+                promise = conjunction(reading.places[chosen], reading.demand.liked, pinned)
+                self._promises[known] = promise
+            found[known] = self._promises[known]
+        return list(found.values())
+
+
+def _places(shape: Shape, demand: Demand) -> tuple[Requirements, ...]:
+    """Return the alternatives of selector and affinity, crossed with those of volumes."""
+    if shape.volumes.alternatives == ({},):
+        return demand.strict
+    return tuple(
+        conjunction(one, reach) for one in demand.strict for reach in shape.volumes.alternatives
+    )
+
+
+def along(names: Sequence[str], catalog: Catalog) -> Matrix:
+    """Return what rows have for pods along other resource names; rows × names."""
+    room = np.zeros((len(catalog.pool_of_row), len(names)))
+    for place, name in enumerate(names):
+        if name in catalog.resource_names:
+            room[:, place] = catalog.allocatable[:, catalog.resource_names.index(name)]
+    return room
+
+
+def unfolded(opened: Opened, kind: int, classes: Sequence[Sequence[Portion]]) -> list[Planned]:
+    """Turn counts of classes into named pods: one planned node per copy."""
+    planned = []
+    for _ in range(opened.copies):
+        node = Planned(kind)
+        for index in np.flatnonzero(opened.pods).tolist():
+            left = int(opened.pods[index])
+            for portion in classes[index]:
+                units = min(left, portion.units)
+                node.members.extend(portion.take(units))
+                left -= units
+                if not left:
+                    break
+        planned.append(node)
+    return planned

@@ -1,0 +1,79 @@
+"""What a pod's state means to an autoscaler: whether it waits, stays or must move."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from controller.apis import conditions, durations, labels
+from controller.apis.pods import Pod
+
+MIRROR_ANNOTATIONS = ("kubernetes.io/config.source", "kubernetes.io/config.mirror")
+
+
+def is_terminal(pod: Pod) -> bool:
+    """Whether the pod has run to its end and needs no node any more."""
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
+    """Whether an object of this kind owns the pod."""
+    return any(
+        owner.kind == kind and owner.api_version == api_version
+        for owner in pod.metadata.owner_references
+    )
+
+
+def is_daemon(pod: Pod) -> bool:
+    """Whether a DaemonSet owns the pod: it comes with its node and goes with it."""
+    return is_owned_by(pod, "apps/v1", "DaemonSet")
+
+
+def is_static(pod: Pod) -> bool:
+    """Whether the kubelet made the pod from a file of its own: nobody can move it."""
+    return is_owned_by(pod, "v1", "Node") or any(
+        pod.metadata.annotations.get(name, "api") != "api" for name in MIRROR_ANNOTATIONS
+    )
+
+
+def is_provisionable(pod: Pod) -> bool:
+    """Whether the pod waits for a node that somebody has to make.
+
+    The scheduler must have given up on it (`PodScheduled` with reason `Unschedulable`);
+    which scheduler that is does not matter. A pod with a nominated node waits too: it has
+    a place in the plan, and needs another when that comes to nothing.
+    """
+    if pod.spec.node_name or is_terminal(pod):
+        return False
+    scheduled = conditions.find(pod.status.conditions, "PodScheduled")
+    if scheduled is None or scheduled.reason != "Unschedulable":
+        return False
+    return not is_daemon(pod) and not is_owned_by(pod, "v1", "Node")
+
+
+def is_reschedulable(pod: Pod) -> bool:
+    """Whether the pod will need another node when its own goes.
+
+    A pod that is already terminating comes back only when a StatefulSet waits for its
+    name to be free.
+    """
+    if is_terminal(pod) or is_daemon(pod) or is_static(pod):
+        return False
+    return not pod.metadata.is_deleting or is_owned_by(pod, "apps/v1", "StatefulSet")
+
+
+def forbids_disruption(pod: Pod, now: datetime) -> bool:
+    """Whether the pod's `karpenter.sh/do-not-disrupt` holds now.
+
+    The annotation is `true`, or a duration counted from the pod's start; a text that is
+    neither protects nothing.
+    """
+    value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT)
+    if value is None or value == "true":
+        return value is not None
+    try:
+        protected = durations.parse(value)
+    except ValueError:
+        return False
+    if protected is None:
+        return False
+    return pod.status.start_time is None or now < pod.status.start_time + protected

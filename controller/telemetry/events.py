@@ -1,0 +1,176 @@
+"""Kubernetes events: what people see in `kubectl describe`.
+
+Publishing never waits and never fails: events are noted, and one task (`run`) writes
+them in turn; one that is refused is told in the log. The same words about the same
+object are written once per `TTLS`; some reasons also have a rate above which they are
+dropped, because a batch of a thousand pods is one piece of news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from controller.apis.kinds import EVENT, Kind, T
+from controller.apis.workloads import Event
+
+COMPONENT = "karpenter"
+
+DEFAULT_TTL = timedelta(minutes=2)
+TTLS: Mapping[str, timedelta] = {
+    "FailedScheduling": timedelta(minutes=5),
+    "NoCompatibleInstanceTypes": timedelta(minutes=1),
+    "NodeRepairBlocked": timedelta(minutes=15),
+    "Unconsolidatable": timedelta(minutes=15),
+}
+"""How long the same event about the same object is not repeated, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most so many events per second, and so many at once."""
+
+    per_second: float
+    burst: int
+
+
+RATES: Mapping[str, Rate] = {"Nominated": Rate(5, 10)}
+"""Reasons that come in crowds."""
+
+LONGEST_QUEUE = 1000
+LONGEST_MESSAGE = 1024
+
+EventType = Literal["Normal", "Warning"]
+
+log = logging.getLogger(__name__)
+
+
+class EventApi(Protocol):
+    """The part of the API server's port that events need."""
+
+    async def create(
+        self, kind: Kind[Event], body: Mapping[str, Any], namespace: str = ""
+    ) -> Event:
+        """Create an event."""
+
+
+_EPOCH = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Allowance:
+    left: float
+    at: datetime = _EPOCH
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Notes events and writes them one after the other.
+
+    `dropped` is told the reason of every event that was given up because too many waited.
+    """
+
+    api: EventApi
+    clock: Callable[[], datetime]
+    dropped: Callable[[str], None] = lambda _: None
+    _queue: asyncio.Queue[tuple[Mapping[str, Any], str]] = field(
+        default_factory=lambda: asyncio.Queue(LONGEST_QUEUE)
+    )
+    _told: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
+    _allowances: dict[str, _Allowance] = field(default_factory=dict)
+    _written: int = 0
+
+    async def publish(
+        self, kind: Kind[T], subject: T, type_: EventType, reason: str, message: str
+    ) -> None:
+        """Note an event about an object, unless it has been told lately."""
+        now = self.clock()
+        told = (reason, message, subject.metadata.uid or subject.metadata.name)
+        if self._told.get(told, _EPOCH) > now or not self._is_allowed(reason, now):
+            return
+        self._forget(now)
+        self._told[told] = now + TTLS.get(reason, DEFAULT_TTL)
+        self._written += 1
+        try:
+            self._queue.put_nowait(
+                _event(kind, subject, type_, reason, message, now, self._written)
+            )
+        except asyncio.QueueFull:
+            self.dropped(reason)
+
+    async def run(self) -> None:
+        """Write events for ever."""
+        while True:
+            await self._write()
+
+    async def flush(self) -> None:
+        """Write what waits, and return."""
+        while not self._queue.empty():
+            await self._write()
+
+    async def _write(self) -> None:
+        body, namespace = await self._queue.get()
+        try:
+            await self.api.create(EVENT, body, namespace)
+        except Exception as exc:
+            # News of the work must never stop the work, whatever is wrong with it.
+            log.warning("cannot write event: %s", exc, extra={"reason": body["reason"]})
+
+    def _is_allowed(self, reason: str, now: datetime) -> bool:
+        rate = RATES.get(reason)
+        if rate is None:
+            return True
+        allowance = self._allowances.setdefault(reason, _Allowance(rate.burst))
+        earned = (now - allowance.at).total_seconds() * rate.per_second
+        allowance.left = min(rate.burst, allowance.left + earned)
+        allowance.at = now
+        if allowance.left < 1:
+            return False
+        allowance.left -= 1
+        return True
+
+    def _forget(self, now: datetime) -> None:
+        """Drop what may be told again, once there is a lot of it."""
+        if len(self._told) > 2 * LONGEST_QUEUE:
+            self._told = {told: until for told, until in self._told.items() if until > now}
+
+
+def _event(
+    kind: Kind[T],
+    subject: T,
+    type_: EventType,
+    reason: str,
+    message: str,
+    now: datetime,
+    number: int,
+) -> tuple[Mapping[str, Any], str]:
+    metadata = subject.metadata
+    namespace = metadata.namespace or "default"
+    moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = int(now.timestamp() * 1_000_000_000) + number
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata.name}.{stamp:x}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": kind.api_version,
+            "kind": kind.name,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+        },
+        "type": type_,
+        "reason": reason,
+        "message": message[:LONGEST_MESSAGE],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+    return body, namespace

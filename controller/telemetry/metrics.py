@@ -1,0 +1,427 @@
+"""Every metric: Karpenter's names, labels and buckets, in a registry of its own.
+
+Reconcilers tell what they did by a method per fact (`claim_created`, `evicted`, …) and
+know no metric's name. What is a state rather than an event (nodes, pools, whether the
+mirror is synced) is read from the cluster at the moment of a scrape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from controller.apis import conditions, kinds, labels, quantities
+from controller.apis.nodeclaim import INSTANCE_TERMINATING, NodeClaim
+from controller.apis.nodes import Node
+from controller.apis.pods import Pod, Quantities
+from controller.cloudprovider.provider import Notice
+from controller.disruption.commands import Command, Reason
+from controller.scheduling.results import Results
+from controller.state.cluster import Cluster
+
+# A second series per counter, with the time of its birth, doubles what a scrape costs.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+DURATIONS = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
+    1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50, 60,
+    120, 150, 300, 450, 600,
+)  # fmt: skip
+"""Buckets of durations, in seconds."""
+
+DAY = 86_400
+LIFETIMES = (900, 1800, 3600, 7200, 14_400, 28_800, 43_200, DAY, *(DAY * n for n in (
+    2, 3, 5, 7, 10, 15, 20, 25, 30,
+)))  # fmt: skip
+
+DISRUPTED = ("reason", "nodepool", "capacity_type", "consolidation_policy", "termination_mode")
+
+
+class Metrics:
+    """What the controller counts and measures, in `registry`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, version: str = "") -> None:
+        self.registry = registry or CollectorRegistry()
+        self._make_node_metrics()
+        self._make_decision_metrics()
+        self._make_runtime_metrics()
+        build = self._gauge(
+            "karpenter_build_info", "What runs; goversion names the language instead of Go's.",
+            "version", "goversion", "goarch", "commit",
+        )  # fmt: skip
+        build.labels(version, f"python{platform.python_version()}", platform.machine(), "").set(1)
+
+    # Nodes and claims.
+
+    def claim_created(self, claim: NodeClaim, reason: str) -> None:
+        """A NodeClaim was written."""
+        relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED, "false")
+        self._claims_created.labels(reason, _pool(claim), relaxed).inc()
+
+    def disrupted(
+        self, claim: NodeClaim, reason: str, *, policy: str = "", termination_mode: str = ""
+    ) -> None:
+        """A NodeClaim is being ended before its time, for a reason in snake_case."""
+        capacity_type = claim.metadata.labels.get(labels.CAPACITY_TYPE, "")
+        values = (reason, _pool(claim), capacity_type, policy, termination_mode)
+        self._claims_disrupted.labels(*values).inc()
+
+    def terminated(self, claim: NodeClaim, now: datetime) -> None:
+        """A NodeClaim is gone, its instance with it."""
+        found = claim.metadata.labels
+        self._claims_terminated.labels(
+            _pool(claim), found.get(labels.CAPACITY_TYPE, ""), found.get(labels.ZONE, "")
+        ).inc()
+        _observe_since(
+            self._claim_termination, _pool(claim), claim.metadata.deletion_timestamp, now
+        )
+        terminating = conditions.find(claim.status.conditions, INSTANCE_TERMINATING)
+        since = terminating.last_transition_time if terminating else None
+        _observe_since(self._instance_termination, _pool(claim), since, now)
+
+    def node_created(self, claim: NodeClaim) -> None:
+        """A Node has registered."""
+        zone = claim.metadata.labels.get(labels.ZONE, "")
+        self._nodes_created.labels(_pool(claim), zone).inc()
+
+    def drained(self, node: Node, reason: str, *, pods: int = 0) -> None:
+        """A Node has no pods left that stand in the way; `pods` of them had to go for it."""
+        self._nodes_drained.labels(_pool(node)).inc()
+        self._pods_drained.labels(reason).inc(pods)
+
+    def node_terminated(self, node: Node, now: datetime) -> None:
+        """A Node's finalizer is off."""
+        self._nodes_terminated.labels(_pool(node), node.metadata.labels.get(labels.ZONE, "")).inc()
+        if node.metadata.deletion_timestamp is not None:
+            waited = (now - node.metadata.deletion_timestamp).total_seconds()
+            self._node_termination.labels(_pool(node)).observe(waited)
+        _observe_since(self._node_lifetime, _pool(node), node.metadata.creation_timestamp, now)
+
+    def evicted(self, code: int) -> None:
+        """The API server answered an eviction with an HTTP status."""
+        self._evictions.labels(str(code)).inc()
+
+    def pod_changed(self, before: Pod | None, after: Pod) -> None:
+        """A pod that was known has changed: note when it was bound, and when it became ready."""
+        created = after.metadata.creation_timestamp
+        if before is None or created is None:
+            return
+        for kind, histogram in (("PodScheduled", self._pod_bound), ("Ready", self._pod_startup)):
+            reached = conditions.find(after.status.conditions, kind)
+            if reached is None or not reached.is_true or reached.last_transition_time is None:
+                continue
+            if not conditions.is_true(before.status.conditions, kind):
+                histogram.observe((reached.last_transition_time - created).total_seconds())
+
+    # Decisions.
+
+    @contextlib.contextmanager
+    def scheduling(self, controller: str = "provisioner") -> Iterator[None]:
+        """Time a solve."""
+        with self._scheduling.labels(controller).time():
+            yield
+
+    def solved(self, results: Results, controller: str = "provisioner") -> None:
+        """A solve has an answer: what it leaves unplaced, what it costs, what it might have."""
+        self._unschedulable.labels(controller).set(len(results.unschedulable))
+        self._cost.labels(controller).set(results.cost)
+        self._lower_bound.labels(controller).set(results.lower_bound)
+
+    def eligible(self, reason: Reason, count: int) -> None:
+        """This many nodes could be disrupted for a reason."""
+        self._eligible.labels(reason.label).set(count)
+
+    def allowed_disruptions(self, node_pool: str, reason: Reason, allowed: int) -> None:
+        """A pool's budgets let this many of its nodes go now."""
+        self._allowed.labels(node_pool, reason.label).set(allowed)
+
+    def decided(self, command: Command) -> None:
+        """A command to disrupt nodes is carried out."""
+        kind = "empty" if command.reason is Reason.EMPTY else ""
+        self._decisions.labels("delete", command.reason.label, kind).inc()
+        pools = Tally(candidate.node_pool.metadata.name for candidate in command.candidates)
+        for pool in pools:
+            self._decisions_by_pool.labels(pool, "delete", command.reason.label, kind).inc()
+
+    def notice_received(self, notice: Notice, now: datetime) -> None:
+        """The cloud has said something about an instance."""
+        self._notices.labels(notice.kind).inc()
+        if notice.sent_at is not None:
+            self._notice_wait.observe(max((now - notice.sent_at).total_seconds(), 0))
+
+    def notice_deleted(self) -> None:
+        """A notice has been dealt with."""
+        self._notices_deleted.inc()
+
+    @contextlib.contextmanager
+    def cloud_call(self, controller: str, method: str, provider: str) -> Iterator[None]:
+        """Time a call to the cloud, and count it when it fails."""
+        with self._cloud_calls.labels(controller, method, provider).time():
+            try:
+                yield
+            except Exception as exc:
+                error = type(exc).__name__
+                self._cloud_errors.labels(controller, method, provider, error).inc()
+                raise
+
+    # The machinery.
+
+    @contextlib.contextmanager
+    def reconcile(self, controller: str) -> Iterator[Callable[[str], None]]:
+        """Time one pass of a reconciler; yields what sets its result.
+
+        Results are `success`, `requeue_after` and `error`.
+        """
+        result = "success"
+
+        def ended(how: str) -> None:
+            nonlocal result
+            result = how
+
+        self._active.labels(controller).inc()
+        began = time.perf_counter()
+        try:
+            yield ended
+        finally:
+            self._reconcile_time.labels(controller).observe(time.perf_counter() - began)
+            self._active.labels(controller).dec()
+            self._reconciles.labels(controller, result).inc()
+            if result == "error":
+                self._reconcile_errors.labels(controller).inc()
+
+    def workers(self, controller: str, most: int) -> None:
+        """A reconciler may work on this many objects at once."""
+        self._most_workers.labels(controller).set(most)
+
+    def queued(self, controller: str, depth: int, *, retried: bool = False) -> None:
+        """A key was added to a queue, which now holds this many."""
+        self._queue_adds.labels(controller, controller).inc()
+        self._queue_depth.labels(controller, controller).set(depth)
+        if retried:
+            self._queue_retries.labels(controller, controller).inc()
+
+    def dequeued(self, controller: str, depth: int, waited: float) -> None:
+        """A key was taken from a queue after so many seconds."""
+        self._queue_depth.labels(controller, controller).set(depth)
+        self._queue_wait.labels(controller, controller).observe(waited)
+
+    def requested(self, method: str, status: int) -> None:
+        """The API server was asked; 0 is no answer."""
+        self._requests.labels(str(status) if status else "<error>", method).inc()
+
+    def leads(self, lease: str, is_leader: bool) -> None:
+        """This process holds the lease, or does not."""
+        self._leader.labels(lease).set(1 if is_leader else 0)
+
+    def event_dropped(self, reason: str) -> None:
+        """A Kubernetes event was not written: too many were waiting."""
+        self._events_dropped.labels(reason).inc()
+
+    # How they are made.
+
+    def _make_node_metrics(self) -> None:
+        counter, histogram = self._counter, self._histogram
+        claims, nodes, pods = "karpenter_nodeclaims", "karpenter_nodes", "karpenter_pods"
+        self._claims_created = counter(
+            f"{claims}_created_total", "NodeClaims written.",
+            "reason", "nodepool", "min_values_relaxed",
+        )  # fmt: skip
+        self._claims_terminated = counter(
+            f"{claims}_terminated_total", "NodeClaims gone.", "nodepool", "capacity_type", "zone"
+        )
+        self._claims_disrupted = counter(
+            f"{claims}_disrupted_total", "NodeClaims ended before their time.", *DISRUPTED
+        )
+        self._claim_termination = histogram(
+            f"{claims}_termination_duration_seconds", "From deletion to the end of a NodeClaim.",
+            "nodepool", buckets=[2**n for n in range(12)],
+        )  # fmt: skip
+        self._instance_termination = histogram(
+            f"{claims}_instance_termination_duration_seconds",
+            "From the first call to terminate an instance until it was gone.",
+            "nodepool", buckets=[2**n for n in range(11)],
+        )  # fmt: skip
+        self._nodes_created = counter(
+            f"{nodes}_created_total", "Nodes registered.", "nodepool", "zone"
+        )
+        self._nodes_terminated = counter(
+            f"{nodes}_terminated_total", "Nodes gone.", "nodepool", "zone"
+        )
+        self._nodes_drained = counter(f"{nodes}_drained_total", "Nodes drained.", "nodepool")
+        self._node_termination = self._summary(
+            f"{nodes}_termination_duration_seconds", "From deletion to the end of a Node.",
+            "nodepool",
+        )  # fmt: skip
+        self._node_lifetime = histogram(
+            f"{nodes}_lifetime_duration_seconds", "From creation to the end of a Node.",
+            "nodepool", buckets=LIFETIMES,
+        )  # fmt: skip
+        self._evictions = counter(
+            f"{pods}_eviction_requests_total", "Evictions asked for, by the answer.", "code"
+        )
+        self._pods_drained = counter(
+            f"{pods}_drained_total", "Pods that had to leave their node.", "reason"
+        )
+        self._pod_bound = histogram(
+            f"{pods}_bound_duration_seconds", "From creation to binding of a pod."
+        )
+        self._pod_startup = self._summary(
+            f"{pods}_startup_duration_seconds", "From creation to readiness of a pod."
+        )
+
+    def _make_decision_metrics(self) -> None:
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        disruption = "karpenter_voluntary_disruption"
+        decision = ("decision", "reason", "consolidation_type")
+        self._scheduling = histogram(
+            "karpenter_scheduler_scheduling_duration_seconds", "A solve.", "controller"
+        )
+        self._unschedulable = gauge(
+            "karpenter_scheduler_unschedulable_pods_count", "Pods the last solve left over.",
+            "controller",
+        )  # fmt: skip
+        self._cost = gauge(
+            "joiner_scheduler_cost_dollars_per_hour", "New nodes of the last solve.", "controller"
+        )
+        self._lower_bound = gauge(
+            "joiner_scheduler_lower_bound_dollars_per_hour",
+            "What no set of new nodes could cost less than, in the last solve.", "controller",
+        )  # fmt: skip
+        self._eligible = gauge(
+            f"{disruption}_eligible_nodes", "Nodes that could be disrupted.", "reason"
+        )
+        self._decisions = counter(
+            f"{disruption}_decisions_total", "Commands carried out.", *decision
+        )
+        self._decisions_by_pool = counter(
+            f"{disruption}_decisions_by_nodepool_total", "Commands carried out.",
+            "nodepool", *decision,
+        )  # fmt: skip
+        self._allowed = gauge(
+            "karpenter_nodepools_allowed_disruptions", "Nodes that budgets let go now.",
+            "nodepool", "reason",
+        )  # fmt: skip
+        self._notices = counter(
+            "karpenter_interruption_received_messages_total", "Notices of the cloud.",
+            "message_type",
+        )  # fmt: skip
+        self._notices_deleted = counter(
+            "karpenter_interruption_deleted_messages_total", "Notices dealt with."
+        )
+        self._notice_wait = histogram(
+            "karpenter_interruption_message_queue_duration_seconds",
+            "From sending to reading of a notice.",
+        )
+        self._cloud_calls = histogram(
+            "karpenter_cloudprovider_duration_seconds", "Calls to the cloud.",
+            "controller", "method", "provider",
+        )  # fmt: skip
+        self._cloud_errors = counter(
+            "karpenter_cloudprovider_errors_total", "Calls to the cloud that failed.",
+            "controller", "method", "provider", "error",
+        )  # fmt: skip
+
+    def _make_runtime_metrics(self) -> None:
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        runtime, queue = "controller_runtime", ("name", "controller")
+        self._reconciles = counter(
+            f"{runtime}_reconcile_total", "Passes of a reconciler.", "controller", "result"
+        )
+        self._reconcile_errors = counter(
+            f"{runtime}_reconcile_errors_total", "Passes that failed.", "controller"
+        )
+        self._reconcile_time = histogram(
+            f"{runtime}_reconcile_time_seconds", "Passes of a reconciler.", "controller",
+            buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+        )  # fmt: skip
+        self._active = gauge(f"{runtime}_active_workers", "Passes under way.", "controller")
+        self._most_workers = gauge(
+            f"{runtime}_max_concurrent_reconciles", "Passes at once, at most.", "controller"
+        )
+        self._queue_adds = counter("workqueue_adds_total", "Keys added.", *queue)
+        self._queue_retries = counter("workqueue_retries_total", "Keys added again.", *queue)
+        self._queue_depth = gauge("workqueue_depth", "Keys that wait.", *queue)
+        self._queue_wait = histogram(
+            "workqueue_queue_duration_seconds", "From adding to taking a key.", *queue,
+            buckets=(0.001, 0.01, 0.1, 1, 10, 100),
+        )  # fmt: skip
+        self._requests = counter(
+            "client_go_request_total", "Answers of the API server.", "code", "method"
+        )
+        self._leader = gauge("leader_election_master_status", "1 while leading.", "name")
+        self._events_dropped = counter(
+            "joiner_events_dropped_total", "Events not written, too many waiting.", "reason"
+        )
+
+    def _counter(self, name: str, text: str, *names: str) -> Counter:
+        return Counter(name, text, names, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *names: str) -> Gauge:
+        return Gauge(name, text, names, registry=self.registry)
+
+    def _summary(self, name: str, text: str, *names: str) -> Summary:
+        return Summary(name, text, names, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, *names: str, buckets: tuple[float, ...] | list[int] = DURATIONS
+    ) -> Histogram:
+        return Histogram(name, text, names, registry=self.registry, buckets=buckets)
+
+
+class ClusterState(Collector):
+    """What is so at the moment of a scrape, read from the mirror."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._unsynced_since: datetime | None = clock()
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Name nothing ahead: the registry need not scrape in order to register."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges."""
+        now, synced = self._clock(), self._cluster.synced
+        self._unsynced_since = None if synced else self._unsynced_since or now
+        unsynced = (now - self._unsynced_since).total_seconds() if self._unsynced_since else 0.0
+        name = "karpenter_cluster_state"
+        nodes = len(self._cluster.state_nodes(now))
+        yield GaugeMetricFamily(f"{name}_node_count", "Machines known.", nodes)
+        yield GaugeMetricFamily(f"{name}_synced", "1 when nothing is missing.", int(synced))
+        yield GaugeMetricFamily(
+            f"{name}_unsynced_time_seconds", "Time since it was last synced.", unsynced
+        )
+        pools = self._cluster.list(kinds.NODE_POOL)
+        axes = ("resource_type", "nodepool")
+        usage = GaugeMetricFamily("karpenter_nodepools_usage", "What pools use.", labels=axes)
+        limit = GaugeMetricFamily("karpenter_nodepools_limit", "What pools may use.", labels=axes)
+        for pool in pools:
+            _add_amounts(usage, pool.metadata.name, pool.status.resources)
+            _add_amounts(limit, pool.metadata.name, pool.spec.limits)
+        yield usage
+        yield limit
+
+
+def _add_amounts(gauge: GaugeMetricFamily, pool: str, amounts: Quantities) -> None:
+    for resource, quantity in amounts.items():
+        value = quantities.parse(quantity) / quantities.MILLI
+        gauge.add_metric((resource.replace("-", "_"), pool), value)
+
+
+def _pool(owned: NodeClaim | Node) -> str:
+    return owned.metadata.labels.get(labels.NODEPOOL, "")
+
+
+def _observe_since(histogram: Histogram, pool: str, since: datetime | None, now: datetime) -> None:
+    if since is not None:
+        histogram.labels(pool).observe((now - since).total_seconds())
