@@ -1,0 +1,147 @@
+"""How nodes are let into the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+import yaml
+from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
+
+from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterUnreachableError, Way, Wire
+from infra.config import NodeAccess as Kind
+
+AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
+MAPPED_GROUPS = ("system:bootstrappers", "system:nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeAccessArgs:
+    """Which role, and which way in: an access entry of a type, or the aws-auth ConfigMap."""
+
+    kind: Kind
+    way: Way
+    node_role_arn: pulumi.Input[str]
+
+
+class NodeAccess(pulumi.ComponentResource):
+    """Lets instances with the node role become nodes."""
+
+    def __init__(
+        self, name: str, args: NodeAccessArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("joiner:infra:NodeAccess", name, None, opts)
+        mine = pulumi.ResourceOptions(parent=self)
+        if args.kind in ("EC2_LINUX", "EC2_WINDOWS"):
+            aws.eks.AccessEntry(
+                name,
+                cluster_name=args.way.cluster_name,
+                principal_arn=args.node_role_arn,
+                type=args.kind,
+                opts=mine,
+            )
+        elif args.kind == "aws-auth":
+            RoleMapping(name, args.way, args.node_role_arn, opts=mine)
+        self.register_outputs({})
+
+
+def with_mapping(mapped: str, role_arn: str) -> str:
+    """Return `mapRoles` of aws-auth with the node role in it; other entries stay."""
+    entry = {
+        "rolearn": role_arn,
+        "username": "system:node:{{EC2PrivateDNSName}}",
+        "groups": list(MAPPED_GROUPS),
+    }
+    return _dumped([*_others(mapped, role_arn), entry])
+
+
+def without_mapping(mapped: str, role_arn: str) -> str:
+    """Return `mapRoles` of aws-auth without the node role; other entries stay."""
+    return _dumped(_others(mapped, role_arn))
+
+
+def _others(mapped: str, role_arn: str) -> list[Any]:
+    entries: list[Any] = yaml.safe_load(mapped) or []
+    return [entry for entry in entries if entry.get("rolearn") != role_arn]
+
+
+def _dumped(entries: list[Any]) -> str:
+    return yaml.safe_dump(entries, sort_keys=False)
+
+
+class _RoleMappingProvider(ResourceProvider):
+    """Puts one entry into a list that other tools write to as well, and takes it out again."""
+
+    serialize_as_secret_always = False
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        _map(props)
+        return CreateResult(props["role_arn"], _plain(props))
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
+        identity = [key for key in changed if key in ("cluster_name", "region", "role_arn")]
+        return DiffResult(changes=bool(changed), replaces=identity)
+
+    def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
+        _map(news)
+        return UpdateResult(_plain(news))
+
+    def delete(self, _id: str, props: dict[str, Any]) -> None:
+        try:
+            cluster = ClusterApi.find(_way(props))
+            found = cluster.get(AWS_AUTH)
+        except (ClusterGoneError, ClusterUnreachableError):
+            return  # The list went with the cluster.
+        if found:
+            mapped = _map_roles(found)
+            _write(cluster, found, without_mapping(mapped, props["role_arn"]))
+
+
+class RoleMapping(Resource):
+    """The node role's entry in the aws-auth ConfigMap, for clusters without access entries."""
+
+    def __init__(
+        self,
+        name: str,
+        way: Way,
+        role_arn: pulumi.Input[str],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__(_RoleMappingProvider(), name, {**asdict(way), "role_arn": role_arn}, opts)
+
+
+def _map(props: Mapping[str, Any]) -> None:
+    cluster = ClusterApi.find(_way(props))
+    found = cluster.get(AWS_AUTH)
+    if found:
+        _write(cluster, found, with_mapping(_map_roles(found), props["role_arn"]))
+        return
+    fresh = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "aws-auth", "namespace": "kube-system"},
+        "data": {"mapRoles": with_mapping("", props["role_arn"])},
+    }
+    cluster.request("POST", AWS_AUTH.rpartition("/")[0], fresh)
+
+
+def _write(cluster: ClusterApi, found: Wire, mapped: str) -> None:
+    # The version makes the server refuse the write when somebody else wrote meanwhile.
+    version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    cluster.merge(AWS_AUTH, {"metadata": version, "data": {"mapRoles": mapped}})
+
+
+def _map_roles(found: Wire) -> str:
+    return str((found.get("data") or {}).get("mapRoles", ""))
+
+
+def _way(props: Mapping[str, Any]) -> Way:
+    return Way(**{name: str(props.get(name) or "") for name in Way.__slots__})
+
+
+def _plain(props: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in props.items() if not key.startswith("__")}

@@ -1,0 +1,325 @@
+"""The cluster's API, as much of it as taking things down needs.
+
+A dynamic provider runs in a process of its own, without the Kubernetes provider. It
+finds its way by a kubeconfig, or by the cluster's name as `aws eks get-token` does.
+
+* ClusterGoneError         EKS knows no such cluster
+* ClusterUnreachableError  the API server does not answer
+* ApiError                 it answered with an error; carries the status
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import yaml
+from botocore.exceptions import ClientError
+from botocore.signers import RequestSigner
+
+PAGE_SIZE = 500
+REQUEST_SECONDS = 30
+RETRY_SECONDS = 2.0
+TOKEN_SECONDS = 60
+
+Wire = dict[str, Any]
+
+
+class ClusterGoneError(Exception):
+    """There is no such cluster any more."""
+
+
+class ClusterUnreachableError(Exception):
+    """The API server does not answer."""
+
+
+class ApiError(Exception):
+    """The API server refused a request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(f"{status}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to find the cluster; plain text, so that it can stand in a stack's state."""
+
+    cluster_name: str
+    region: str
+    aws_endpoint: str = ""
+    kubeconfig: str = ""
+
+    def client(self, service: str) -> Any:
+        """Return the boto3 client of an AWS API."""
+        return boto3.client(
+            service, region_name=self.region, endpoint_url=self.aws_endpoint or None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An API server: its URL, how to trust it, and who we are to it."""
+
+    url: str
+    context: ssl.SSLContext
+    token: Callable[[], str] | None = None
+
+
+class ClusterApi:
+    """One API server, spoken to in plain JSON.
+
+    A server that does not answer is asked again for `patience_seconds` in all: one that is
+    being replaced comes back, one that is gone does not.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        patience_seconds: float = 0.0,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._server = server
+        tls = urllib.request.HTTPSHandler(context=server.context)
+        self._opener = urllib.request.build_opener(tls)
+        self._patience_seconds = patience_seconds
+        self._say = say
+
+    @classmethod
+    def find(
+        cls, way: Way, *, patience_seconds: float = 0.0, say: Callable[[str], None] = print
+    ) -> ClusterApi:
+        """Find the API server.
+
+        Raises:
+            ClusterGoneError: EKS knows no such cluster.
+            ClusterUnreachableError: the kubeconfig cannot be read.
+
+        """
+        return cls(_server(way), patience_seconds=patience_seconds, say=say)
+
+    def list(self, path: str, **query: str) -> list[Wire]:
+        """Read a whole collection; nothing where the kind does not exist."""
+        found: list[Wire] = []
+        page = {"limit": str(PAGE_SIZE), **query}
+        while True:
+            try:
+                answer = self.request("GET", f"{path}?{urllib.parse.urlencode(page)}")
+            except ApiError as exc:
+                if exc.status == 404:
+                    return []
+                raise
+            found += answer.get("items") or []
+            after = answer["metadata"].get("continue")
+            if not after:
+                return found
+            page["continue"] = after
+
+    def get(self, path: str) -> Wire | None:
+        """Read one object; None when there is none."""
+        return next(self._tolerating_absence("GET", path), None)
+
+    def delete(self, path: str) -> None:
+        """Ask for an object to go; one that is gone already is fine."""
+        next(self._tolerating_absence("DELETE", path), None)
+
+    def merge(self, path: str, change: Wire) -> None:
+        """Change an object; one that is gone already is fine."""
+        content_type = "application/merge-patch+json"
+        next(self._tolerating_absence("PATCH", path, change, content_type), None)
+
+    def _tolerating_absence(self, *arguments: Any) -> Iterator[Wire]:
+        try:
+            yield self.request(*arguments)
+        except ApiError as exc:
+            if exc.status != 404:
+                raise
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Wire | None = None,
+        content_type: str = "application/json",
+    ) -> Wire:
+        """Send one request, again and again while there is no answer.
+
+        Raises:
+            ApiError: the server refused it.
+            ClusterUnreachableError: there was no answer as long as patience lasted.
+
+        """
+        deadline = time.monotonic() + self._patience_seconds
+        waited = False
+        while True:
+            try:
+                return self._send(method, path, body, content_type)
+            except ClusterUnreachableError as exc:
+                if time.monotonic() >= deadline:
+                    raise
+                if not waited:
+                    self._say(f"{exc}; waiting up to {self._patience_seconds:.0f} s for it")
+                    waited = True
+                time.sleep(RETRY_SECONDS)
+
+    def _send(self, method: str, path: str, body: Wire | None, content_type: str) -> Wire:
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        if self._server.token:
+            headers["Authorization"] = f"Bearer {self._server.token()}"
+        encoded = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310  the scheme is the kubeconfig's
+            self._server.url + path, data=encoded, headers=headers, method=method
+        )
+        try:
+            with self._opener.open(request, timeout=REQUEST_SECONDS) as response:
+                answer: Wire = json.load(response)
+                return answer
+        except urllib.error.HTTPError as exc:
+            raise ApiError(exc.code, _message(exc)) from exc
+        except OSError as exc:
+            raise ClusterUnreachableError(f"{self._server.url} does not answer: {exc}") from exc
+
+
+def _server(way: Way) -> Server:
+    described = _described(way)
+    if way.kubeconfig:
+        return _server_of(Path(way.kubeconfig))
+    authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    return Server(described["endpoint"].rstrip("/"), context, lambda: _eks_token(way))
+
+
+def _server_of(kubeconfig: Path) -> Server:
+    try:
+        document = yaml.safe_load(kubeconfig.read_text())
+    except OSError as exc:
+        raise ClusterUnreachableError(f"the kubeconfig cannot be read: {exc}") from exc
+    current = _named(document, "contexts", document["current-context"])["context"]
+    cluster = _named(document, "clusters", current["cluster"])["cluster"]
+    user = _named(document, "users", current["user"])["user"]
+    folder = kubeconfig.parent
+    return Server(
+        cluster["server"].rstrip("/"), _tls(cluster, user, folder), _token_of(user, folder)
+    )
+
+
+def _described(way: Way) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = way.client("eks").describe_cluster(name=way.cluster_name)
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] == "ResourceNotFoundException":
+            raise ClusterGoneError(f"the cluster {way.cluster_name} is gone") from exc
+        raise
+    cluster: Mapping[str, Any] = found["cluster"]
+    return cluster
+
+
+def _eks_token(way: Way) -> str:
+    """Sign a token as `aws eks get-token` does: a presigned question who we are."""
+    session = boto3.Session(region_name=way.region)
+    client = session.client("sts")
+    signer = RequestSigner(
+        client.meta.service_model.service_id,
+        way.region,
+        "sts",
+        "v4",
+        session.get_credentials(),
+        session.events,
+    )
+    host = client.meta.endpoint_url.rstrip("/")
+    url = signer.generate_presigned_url(
+        {
+            "method": "GET",
+            "url": f"{host}/?Action=GetCallerIdentity&Version=2011-06-15",
+            "body": {},
+            "headers": {"x-k8s-aws-id": way.cluster_name},
+            "context": {},
+        },
+        region_name=way.region,
+        expires_in=TOKEN_SECONDS,
+        operation_name="",
+    )
+    encoded = base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    return f"k8s-aws-v1.{encoded}"
+
+
+def _named(document: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    for entry in document.get(kind) or []:
+        if entry["name"] == name:
+            found: Mapping[str, Any] = entry
+            return found
+    raise ClusterUnreachableError(f"the kubeconfig has no {name!r} among its {kind}")
+
+
+def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> ssl.SSLContext:
+    authority = _content(cluster, "certificate-authority", folder)
+    context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate = _content(user, "client-certificate", folder)
+    key = _content(user, "client-key", folder)
+    if certificate and key:
+        # The ssl module takes certificates from files only.
+        with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
+            pem.write(certificate + b"\n" + key)
+            pem.flush()
+            context.load_cert_chain(pem.name)
+    return context
+
+
+def _content(section: Mapping[str, Any], key: str, folder: Path) -> bytes | None:
+    if encoded := section.get(f"{key}-data"):
+        return base64.b64decode(str(encoded))
+    if named := section.get(key):
+        return (folder / str(named)).read_bytes()
+    return None
+
+
+def _token_of(user: Mapping[str, Any], folder: Path) -> Callable[[], str] | None:
+    if file := user.get("tokenFile"):
+        return lambda: (folder / file).read_text().strip()
+    if token := user.get("token"):
+        return lambda: str(token)
+    if command := user.get("exec"):
+        return lambda: _token_by(command)
+    return None
+
+
+def _token_by(command: Mapping[str, Any]) -> str:
+    """Run a credential plugin as kubectl does."""
+    extra = {entry["name"]: entry["value"] for entry in command.get("env") or []}
+    ended = subprocess.run(
+        [command["command"], *(command.get("args") or [])],
+        env={**os.environ, **extra},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=REQUEST_SECONDS,
+    )
+    if ended.returncode != 0:
+        raise ClusterUnreachableError(f"{command['command']} gave no token: {ended.stderr.strip()}")
+    return str(json.loads(ended.stdout)["status"]["token"])
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text

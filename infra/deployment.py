@@ -1,0 +1,357 @@
+"""The controller in the cluster: who it is, what it may do, and its Deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as kubernetes
+
+from controller.options import Options, to_environment
+
+CONTAINER = "controller"
+USER = 65532
+"""A user of no privileges, as Karpenter's image has it."""
+
+CUSTOM_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io")
+
+Rule = dict[str, Any]
+
+
+def rule(groups: str, resources: Sequence[str], verbs: Sequence[str], **more: Any) -> Rule:
+    """Allow verbs on resources of one API group."""
+    return {"apiGroups": [groups], "resources": list(resources), "verbs": list(verbs), **more}
+
+
+READ = ("get", "list", "watch")
+WRITE_STATUS = ("update", "patch")
+
+
+def cluster_rules() -> list[Rule]:
+    """What the controller may do anywhere in the cluster."""
+    return [
+        rule("karpenter.sh", ["nodepools", "nodeclaims", "nodeoverlays"], READ),
+        rule("karpenter.sh", ["nodepools/status", "nodeoverlays/status"], WRITE_STATUS),
+        rule("karpenter.sh", ["nodepools"], WRITE_STATUS),
+        rule(
+            "karpenter.sh",
+            ["nodeclaims", "nodeclaims/status"],
+            ["create", "delete", "update", "patch"],
+        ),
+        # Where owner references are guarded, blocking the owner's deletion needs this.
+        rule("karpenter.sh", ["nodepools/finalizers", "nodeclaims/finalizers"], ["update"]),
+        rule("karpenter.k8s.aws", ["ec2nodeclasses"], [*READ, *WRITE_STATUS]),
+        rule("karpenter.k8s.aws", ["ec2nodeclasses/status"], WRITE_STATUS),
+        rule("autoscaling.x-k8s.io", ["capacitybuffers"], READ),
+        rule("autoscaling.x-k8s.io", ["capacitybuffers/status"], WRITE_STATUS),
+        rule(
+            "",
+            [
+                "pods",
+                "nodes",
+                "namespaces",
+                "services",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+                "replicationcontrollers",
+                "podtemplates",
+                "limitranges",
+                "events",
+            ],
+            READ,
+        ),
+        rule("", ["nodes"], ["update", "patch", "delete"]),
+        rule("", ["pods"], ["delete"]),
+        # Where each pod is expected: its nominated node.
+        rule("", ["pods/status"], ["patch"]),
+        rule("", ["pods/eviction"], ["create"]),
+        rule("", ["events"], ["create", "patch"]),
+        rule("events.k8s.io", ["events"], ["create", "patch"]),
+        rule("apps", ["daemonsets", "deployments", "replicasets", "statefulsets"], READ),
+        rule("policy", ["poddisruptionbudgets"], READ),
+        rule("storage.k8s.io", ["storageclasses", "csinodes", "volumeattachments"], READ),
+        rule("scheduling.k8s.io", ["priorityclasses"], READ),
+        rule(
+            "resource.k8s.io",
+            ["resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"],
+            READ,
+        ),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),
+    ]
+
+
+def namespace_rules(options: Options) -> list[Rule]:
+    """What the controller may do in the namespace of its Lease."""
+    lease = {"resourceNames": [options.leader_election_name]}
+    return [
+        rule("coordination.k8s.io", ["leases"], [*READ, "create"]),
+        rule("coordination.k8s.io", ["leases"], ["update", "patch"], **lease),
+    ]
+
+
+def admin_rules() -> list[Rule]:
+    """What an administrator of the cluster may do with our kinds."""
+    return [rule(group, ["*"], ["*"]) for group in CUSTOM_GROUPS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerArgs:
+    """Where the controller runs, as what, and with which settings."""
+
+    namespace: str
+    name: str
+    image: pulumi.Input[str]
+    replicas: int
+    cpu: str
+    memory: str
+    region: str
+    options: Options
+    role_arn: pulumi.Input[str] | None = None
+    """The role its service account becomes by IRSA; Pod Identity needs no mention here."""
+
+    after: Sequence[pulumi.Resource] = field(default_factory=tuple)
+    """What must be ready before the first pod starts."""
+
+
+class Controller(pulumi.ComponentResource):
+    """Service account, roles, Deployment, PodDisruptionBudget and Service."""
+
+    def __init__(
+        self, name: str, args: ControllerArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("joiner:infra:Controller", name, None, opts)
+        self._name, self._args = name, args
+        self._mine = pulumi.ResourceOptions(parent=self)
+        account = self._service_account()
+        bindings = self._roles()
+        self._service()
+        self._budget()
+        self.deployment = kubernetes.apps.v1.Deployment(
+            name,
+            metadata=self._metadata(),
+            spec=deployment_spec(args),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[account, *bindings, *args.after]),
+        )
+        self.register_outputs({"deployment": args.name})
+
+    def _metadata(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        args = self._args
+        return {
+            "name": args.name,
+            "namespace": args.namespace,
+            "labels": pod_labels(args.name),
+            **(more or {}),
+        }
+
+    def _service_account(self) -> kubernetes.core.v1.ServiceAccount:
+        role = self._args.role_arn
+        more = {"annotations": {"eks.amazonaws.com/role-arn": role}} if role else {}
+        return kubernetes.core.v1.ServiceAccount(
+            self._name, metadata=self._metadata(more), opts=self._mine
+        )
+
+    def _roles(self) -> list[pulumi.Resource]:
+        args = self._args
+        subjects = [{"kind": "ServiceAccount", "name": args.name, "namespace": args.namespace}]
+        everywhere = {"name": args.name, "labels": pod_labels(args.name)}
+        role = kubernetes.rbac.v1.ClusterRole(
+            self._name, metadata=everywhere, rules=cluster_rules(), opts=self._mine
+        )
+        binding = kubernetes.rbac.v1.ClusterRoleBinding(
+            self._name,
+            metadata=everywhere,
+            role_ref=_reference("ClusterRole", role.metadata["name"]),
+            subjects=subjects,
+            opts=self._mine,
+        )
+        lease = self._metadata(
+            {"name": f"{args.name}-lease", "namespace": args.options.lease_namespace}
+        )
+        lease_role = kubernetes.rbac.v1.Role(
+            f"{self._name}-lease",
+            metadata=lease,
+            rules=namespace_rules(args.options),
+            opts=self._mine,
+        )
+        lease_binding = kubernetes.rbac.v1.RoleBinding(
+            f"{self._name}-lease",
+            metadata=lease,
+            role_ref=_reference("Role", lease_role.metadata["name"]),
+            subjects=subjects,
+            opts=self._mine,
+        )
+        aggregate = {"rbac.authorization.k8s.io/aggregate-to-admin": "true"}
+        kubernetes.rbac.v1.ClusterRole(
+            f"{self._name}-admin",
+            metadata={
+                "name": f"{args.name}-admin",
+                "labels": pod_labels(args.name) | aggregate,
+            },
+            rules=admin_rules(),
+            opts=self._mine,
+        )
+        return [binding, lease_binding]
+
+    def _service(self) -> None:
+        kubernetes.core.v1.Service(
+            self._name,
+            # It would wait for pods, and the pods come last.
+            metadata=self._metadata({"annotations": {"pulumi.com/skipAwait": "true"}}),
+            spec={
+                "type": "ClusterIP",
+                "ports": [
+                    {
+                        "name": "http-metrics",
+                        "port": self._args.options.metrics_port,
+                        "targetPort": "http-metrics",
+                        "protocol": "TCP",
+                    }
+                ],
+                "selector": pod_labels(self._args.name),
+            },
+            opts=self._mine,
+        )
+
+    def _budget(self) -> None:
+        kubernetes.policy.v1.PodDisruptionBudget(
+            self._name,
+            metadata=self._metadata(),
+            spec={
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": pod_labels(self._args.name)},
+            },
+            opts=self._mine,
+        )
+
+
+def pod_labels(name: str) -> dict[str, str]:
+    """Labels of the controller's pods; tools look for Karpenter's."""
+    return {"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": name}
+
+
+def deployment_spec(args: ControllerArgs) -> dict[str, Any]:
+    """Return the Deployment's spec: two controllers apart from one another and from our nodes."""
+    return {
+        "replicas": args.replicas,
+        "revisionHistoryLimit": 10,
+        "strategy": {"rollingUpdate": {"maxUnavailable": 1}},
+        "selector": {"matchLabels": pod_labels(args.name)},
+        "template": {"metadata": {"labels": pod_labels(args.name)}, "spec": _pod(args)},
+    }
+
+
+def _pod(args: ControllerArgs) -> dict[str, Any]:
+    labels = pod_labels(args.name)
+    return {
+        "serviceAccountName": args.name,
+        "priorityClassName": "system-cluster-critical",
+        "securityContext": {
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}],
+        "affinity": {
+            # A controller on a node of its own making could not bring that node back.
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
+                            ]
+                        }
+                    ]
+                }
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "labelSelector": {"matchLabels": labels},
+                        "topologyKey": "kubernetes.io/hostname",
+                    }
+                ]
+            },
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": labels},
+            }
+        ],
+        "containers": [_container(args)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+
+
+def _container(args: ControllerArgs) -> dict[str, Any]:
+    options = args.options
+    return {
+        "name": CONTAINER,
+        "image": args.image,
+        "command": ["python", "-m", "controller", "run"],
+        "env": environment(options, region=args.region),
+        "ports": [
+            {"name": "http-metrics", "containerPort": options.metrics_port, "protocol": "TCP"},
+            {"name": "http", "containerPort": options.health_probe_port, "protocol": "TCP"},
+        ],
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "http"},
+            "initialDelaySeconds": 30,
+            "timeoutSeconds": 30,
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": "http"},
+            "initialDelaySeconds": 5,
+            "timeoutSeconds": 30,
+        },
+        "resources": {
+            "requests": {"cpu": args.cpu, "memory": args.memory},
+            "limits": {"memory": args.memory},
+        },
+        "securityContext": {
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        # Worker processes and certificates need a place; the rest cannot be written to.
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+    }
+
+
+def environment(options: Options, *, region: str) -> list[dict[str, Any]]:
+    """Return the container's environment: settings that are no defaults, and what it is given."""
+    settings: Mapping[str, str] = to_environment(options) | {
+        "AWS_REGION": region,
+        "SYSTEM_NAMESPACE": options.system_namespace,
+    }
+    given = {"MEMORY_LIMIT": "limits.memory", "CPU_REQUESTS": "requests.cpu"}
+    divisors = {"CPU_REQUESTS": "1m"}
+    resources = [
+        {
+            "name": name,
+            "valueFrom": {
+                "resourceFieldRef": {
+                    "containerName": CONTAINER,
+                    "resource": resource,
+                    "divisor": divisors.get(name, "1"),
+                }
+            },
+        }
+        for name, resource in given.items()
+        if name not in settings
+    ]
+    return [{"name": name, "value": settings[name]} for name in sorted(settings)] + resources
+
+
+def _reference(kind: str, name: pulumi.Input[str]) -> dict[str, Any]:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}

@@ -1,0 +1,76 @@
+"""The queue that hears of a node's end before the node does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from infra import policies
+
+EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "health": ("aws.health", ["AWS Health Event"]),
+    "spot-interruption": ("aws.ec2", ["EC2 Spot Instance Interruption Warning"]),
+    "rebalance": ("aws.ec2", ["EC2 Instance Rebalance Recommendation"]),
+    "state-change": ("aws.ec2", ["EC2 Instance State-change Notification"]),
+    "reservation-interruption": (
+        "aws.ec2",
+        ["EC2 Capacity Reservation Instance Interruption Warning"],
+    ),
+}
+"""What is listened for: a rule's name → source and detail types of its events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterruptionQueueArgs:
+    """The queue's name; rules are named after it."""
+
+    queue_name: str
+    retention_seconds: int = 300  # a spot notice is two minutes; older ones mislead
+
+
+class InterruptionQueue(pulumi.ComponentResource):
+    """An SQS queue, who may send to it, and the rules by which events reach it."""
+
+    def __init__(
+        self, name: str, args: InterruptionQueueArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("joiner:infra:InterruptionQueue", name, None, opts)
+        self._mine = pulumi.ResourceOptions(parent=self)
+        self.queue = aws.sqs.Queue(
+            name,
+            name=args.queue_name,
+            message_retention_seconds=args.retention_seconds,
+            sqs_managed_sse_enabled=True,
+            opts=self._mine,
+        )
+        self.policy = aws.sqs.QueuePolicy(
+            name,
+            queue_url=self.queue.url,
+            policy=self.queue.arn.apply(
+                lambda arn: json.dumps(policies.queue_policy(arn), sort_keys=True)
+            ),
+            opts=self._mine,
+        )
+        for event, (source, kinds) in EVENTS.items():
+            self._rule(f"{name}-{event}", f"{args.queue_name}-{event}", source, kinds)
+        self.register_outputs({"url": self.queue.url, "arn": self.queue.arn})
+
+    def _rule(self, name: str, rule_name: str, source: str, kinds: Sequence[str]) -> None:
+        rule = aws.cloudwatch.EventRule(
+            name,
+            name=rule_name[:64],
+            event_pattern=json.dumps({"source": [source], "detail-type": list(kinds)}),
+            opts=self._mine,
+        )
+        aws.cloudwatch.EventTarget(
+            name,
+            rule=rule.name,
+            target_id="InterruptionQueue",
+            arn=self.queue.arn,
+            # Events that arrive before the queue lets them in are lost.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[self.policy]),
+        )

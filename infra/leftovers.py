@@ -1,0 +1,136 @@
+"""What the controller has made in AWS, found by its tags, and how it goes without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from controller.apis import labels
+from infra.clusterapi import Way
+
+Found = dict[str, list[str]]
+"""Kind → identities; only kinds of which there are any."""
+
+GONE_STATES = frozenset({"terminated"})
+GONE_CODES = frozenset(
+    {
+        "InvalidInstanceID.NotFound",
+        "InvalidVolume.NotFound",
+        "InvalidNetworkInterfaceID.NotFound",
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateName.NotFoundException",
+        "NoSuchEntity",
+    }
+)
+# What cannot go yet, because what uses it is on its way out: the next round will tell.
+BUSY_CODES = frozenset({"VolumeInUse", "InvalidNetworkInterface.InUse", "DeleteConflict"})
+
+
+class Leftovers:
+    """Everything of one cluster that carries the controller's tags."""
+
+    def __init__(self, way: Way) -> None:
+        self._ec2 = way.client("ec2")
+        self._iam = way.client("iam")
+        self._profiles_path = f"/karpenter/{way.region}/{way.cluster_name}/"
+        self._filters = [
+            {"Name": "tag-key", "Values": [labels.NODEPOOL]},
+            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [way.cluster_name]},
+        ]
+
+    def instances(self) -> list[str]:
+        """Instances that are not terminated."""
+        return [
+            instance["InstanceId"]
+            for reservation in self._pages("describe_instances", "Reservations")
+            for instance in reservation["Instances"]
+            if instance["State"]["Name"] not in GONE_STATES
+        ]
+
+    def found(self) -> Found:
+        """Look for everything; an empty answer is the proof that nothing is left."""
+        every = {
+            "instances": self.instances(),
+            "volumes": self._identities("describe_volumes", "Volumes", "VolumeId"),
+            "network interfaces": self._identities(
+                "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"
+            ),
+            "launch templates": self._identities(
+                "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"
+            ),
+            "instance profiles": [name for name, _ in self._profiles()],
+        }
+        return {kind: identities for kind, identities in every.items() if identities}
+
+    def remove(self, found: Found) -> None:
+        """Ask for everything that was found to go; what is busy stays for the next time."""
+        actions: Mapping[str, Callable[[str], Any]] = {
+            "volumes": lambda identity: self._ec2.delete_volume(VolumeId=identity),
+            "network interfaces": lambda identity: self._ec2.delete_network_interface(
+                NetworkInterfaceId=identity
+            ),
+            "launch templates": lambda identity: self._ec2.delete_launch_template(
+                LaunchTemplateId=identity
+            ),
+        }
+        self.terminate(found.get("instances", []))
+        # Volumes and interfaces go with their instance; asking earlier is refused.
+        kinds = ["launch templates"] if "instances" in found else list(actions)
+        for kind in kinds:
+            for identity in found.get(kind, []):
+                _tolerantly(actions[kind], identity)
+        if "instance profiles" in found:
+            self.remove_profiles()
+
+    def terminate(self, instances: Sequence[str]) -> None:
+        """Terminate instances; those that are gone already are fine."""
+        for instance in instances:
+            _tolerantly(lambda i: self._ec2.terminate_instances(InstanceIds=[i]), instance)
+
+    def _profiles(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the name of each instance profile, and the roles in it."""
+        pages = self._iam.get_paginator("list_instance_profiles")
+        for page in pages.paginate(PathPrefix=self._profiles_path):
+            for profile in page["InstanceProfiles"]:
+                if profile["Path"].startswith(self._profiles_path):
+                    name = profile["InstanceProfileName"]
+                    yield name, [role["RoleName"] for role in profile["Roles"]]
+
+    def remove_profiles(self) -> None:
+        """Delete the instance profiles; while one holds the nodes' role, the role cannot go."""
+        for name, roles in list(self._profiles()):
+            for role in roles:
+                self._take_out(name, role)
+            _tolerantly(lambda n: self._iam.delete_instance_profile(InstanceProfileName=n), name)
+
+    def _take_out(self, profile: str, role: str) -> None:
+        _tolerantly(
+            lambda r: self._iam.remove_role_from_instance_profile(
+                InstanceProfileName=profile, RoleName=r
+            ),
+            role,
+        )
+
+    def _pages(self, operation: str, key: str) -> Iterator[dict[str, Any]]:
+        for page in self._ec2.get_paginator(operation).paginate(
+            Filters=self._filters, PaginationConfig={"PageSize": 200}
+        ):
+            yield from page[key]
+
+    def _identities(self, operation: str, key: str, identity: str) -> list[str]:
+        return [found[identity] for found in self._pages(operation, key)]
+
+
+def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
+    try:
+        action(identity)
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] not in GONE_CODES | BUSY_CODES:
+            raise
+
+
+def told(found: Found) -> str:
+    """Say what was found, in one line."""
+    return "; ".join(f"{len(ids)} {kind}: {', '.join(ids)}" for kind, ids in found.items())

@@ -1,0 +1,219 @@
+"""NodePools and EC2NodeClasses of a stack: a folder of YAML in Git, or typed Python.
+
+In YAML, `${CLUSTER_NAME}` and `${NODE_ROLE}` stand for what the stack knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pulumi
+import pulumi_kubernetes as kubernetes
+import yaml
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
+from controller.apis.kinds import (
+    CAPACITY_BUFFER,
+    EC2_NODE_CLASS,
+    NODE_OVERLAY,
+    NODE_POOL,
+    Kind,
+)
+from controller.apis.meta import ObjectMeta, to_wire
+from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodepool import (
+    Disruption,
+    NodeClaimTemplate,
+    NodeClaimTemplateSpec,
+    NodeClassReference,
+    NodePool,
+    NodePoolSpec,
+)
+from controller.apis.taints import Requirement
+from controller.apis.validation import overlay_problems, problems
+from infra.config import ConfigError
+from infra.teardown import STACK_ANNOTATION
+
+Wire = dict[str, Any]
+
+KINDS = {kind.name: kind for kind in (EC2_NODE_CLASS, NODE_POOL, NODE_OVERLAY, CAPACITY_BUFFER)}
+"""What a stack may hold."""
+
+CLUSTER_NAME = "${CLUSTER_NAME}"
+NODE_ROLE = "${NODE_ROLE}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePoolsArgs:
+    """The objects of the stack, and what their placeholders stand for."""
+
+    manifests: Sequence[Wire]
+    variables: Mapping[str, pulumi.Input[str]]
+    stack: str
+    """organization/project/stack, by which `pulumi destroy` knows the pools as owned."""
+
+    delete_timeout: timedelta
+    after: Sequence[pulumi.Resource] = field(default_factory=tuple)
+
+
+class NodePools(pulumi.ComponentResource):
+    """Node classes first, then the pools that refer to them."""
+
+    def __init__(
+        self, name: str, args: NodePoolsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("joiner:infra:NodePools", name, None, opts)
+        self._args = args
+        classes = [w for w in args.manifests if w["kind"] == EC2_NODE_CLASS.name]
+        others = [w for w in args.manifests if w["kind"] != EC2_NODE_CLASS.name]
+        made = [self._object(wire, args.after) for wire in classes]
+        for wire in others:
+            self._object(wire, [*args.after, *made])
+        self.register_outputs({})
+
+    def _object(
+        self, wire: Wire, after: Sequence[pulumi.Resource]
+    ) -> kubernetes.apiextensions.CustomResource:
+        return kubernetes.apiextensions.CustomResource(
+            f"{wire['kind']}-{wire['metadata']['name']}",
+            api_version=wire["apiVersion"],
+            kind=wire["kind"],
+            metadata=_owned(wire, self._args.stack),
+            spec=pulumi.Output.all(**self._args.variables).apply(
+                lambda known: filled(wire["spec"], known)
+            ),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=list(after),
+                # A class stays until its last node is gone.
+                custom_timeouts=pulumi.CustomTimeouts(
+                    delete=f"{int(self._args.delete_timeout.total_seconds())}s"
+                ),
+            ),
+        )
+
+
+def manifests_in(folder: Path) -> list[Wire]:
+    """Read every YAML file of a folder.
+
+    Raises:
+        ConfigError: an object is of a kind that does not belong here, or cannot work; every
+            problem is named with its file.
+
+    """
+    found: list[Wire] = []
+    faults: list[str] = []
+    for path in sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")]):
+        try:
+            wires = [wire for wire in yaml.safe_load_all(path.read_text()) if wire]
+        except yaml.YAMLError as exc:
+            faults.append(f"{path}: {exc}")
+            continue
+        for wire in wires:
+            faults += [f"{path}: {fault}" for fault in _faults(wire)]
+            found.append(wire)
+    if faults:
+        raise ConfigError(faults)
+    return found
+
+
+def default_manifests(cluster_name: str) -> list[Wire]:
+    """Return a pool and a class to start from: current general-purpose types, spot or not."""
+    here = [SelectorTerm(tags={labels.TAG_DISCOVERY: cluster_name})]
+    node_class = EC2NodeClass(
+        metadata=ObjectMeta(name="default"),
+        spec=EC2NodeClassSpec(
+            role=NODE_ROLE,
+            ami_selector_terms=[SelectorTerm(alias="al2023@latest")],
+            subnet_selector_terms=here,
+            security_group_selector_terms=here,
+        ),
+    )
+    pool = NodePool(
+        metadata=ObjectMeta(name="default"),
+        spec=NodePoolSpec(
+            template=NodeClaimTemplate(
+                spec=NodeClaimTemplateSpec(
+                    node_class_ref=NodeClassReference(
+                        group=EC2_NODE_CLASS.group, kind=EC2_NODE_CLASS.name, name="default"
+                    ),
+                    requirements=[
+                        Requirement(key=labels.ARCH, operator="In", values=["amd64"]),
+                        Requirement(key=labels.OS, operator="In", values=["linux"]),
+                        Requirement(
+                            key=labels.CAPACITY_TYPE,
+                            operator="In",
+                            values=[labels.SPOT, labels.ON_DEMAND],
+                        ),
+                        Requirement(
+                            key=f"{labels.AWS_GROUP}/instance-category",
+                            operator="In",
+                            values=["c", "m", "r"],
+                        ),
+                        Requirement(
+                            key=f"{labels.AWS_GROUP}/instance-generation",
+                            operator="Gte",
+                            values=["5"],
+                        ),
+                    ],
+                )
+            ),
+            disruption=Disruption(consolidate_after="1m"),
+            limits={"cpu": "1000"},
+        ),
+    )
+    return [manifest(EC2_NODE_CLASS, node_class), manifest(NODE_POOL, pool)]
+
+
+def manifest(kind: Kind[Any], typed: Any) -> Wire:
+    """Return a typed object as it stands in YAML."""
+    wire: Wire = to_wire(typed)
+    return {"apiVersion": kind.api_version, "kind": kind.name, **wire}
+
+
+def filled(value: Any, known: Mapping[str, str]) -> Any:
+    """Put what is known in the place of its `${NAME}`, anywhere in a value."""
+    match value:
+        case str():
+            for name, text in known.items():
+                value = value.replace(f"${{{name}}}", text)
+            return value
+        case dict():
+            return {key: filled(item, known) for key, item in value.items()}
+        case list():
+            return [filled(item, known) for item in value]
+        case _:
+            return value
+
+
+def _owned(wire: Wire, stack: str) -> Wire:
+    metadata = dict(wire["metadata"])
+    annotations = dict(metadata.get("annotations") or {}) | {STACK_ANNOTATION: stack}
+    if wire["kind"] == NODE_POOL.name:
+        # `up` ends when nodes can be asked for, or says why they cannot.
+        annotations.setdefault("pulumi.com/waitFor", "condition=Ready")
+    return metadata | {"annotations": annotations}
+
+
+def _faults(wire: Any) -> Iterator[str]:
+    kind = KINDS.get(wire.get("kind", "")) if isinstance(wire, dict) else None
+    if kind is None or wire.get("apiVersion") != kind.api_version:
+        allowed = ", ".join(f"{kind.api_version} {kind.name}" for kind in KINDS.values())
+        yield f"this is none of {allowed}"
+        return
+    name = f"{kind.name} {wire.get('metadata', {}).get('name', '')}"
+    try:
+        typed = msgspec.convert(wire, kind.type)
+    except msgspec.ValidationError as exc:
+        yield f"{name}: {exc}"
+        return
+    if isinstance(typed, NodePool):
+        yield from (f"{name}: {problem}" for problem in problems(typed))
+    if isinstance(typed, NodeOverlay):
+        yield from (f"{name}: {problem}" for problem in overlay_problems(typed))

@@ -1,0 +1,292 @@
+"""Policy documents as values: what each principal may do, and no more.
+
+Every write is bound to the cluster by tags: the controller can only make what carries
+the cluster's ownership tag, and only change or delete what carries it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.apis import labels
+
+Document = dict[str, Any]
+Statement = dict[str, Any]
+
+NODE_ROLE_POLICIES = (
+    "AmazonEKS_CNI_Policy",
+    "AmazonEKSWorkerNodePolicy",
+    "AmazonEC2ContainerRegistryPullOnly",
+    "AmazonSSMManagedInstanceCore",
+)
+"""AWS's own policies that every node needs."""
+
+_FOUND = (
+    "CapacityReservations",
+    "Images",
+    "Instances",
+    "InstanceStatus",
+    "InstanceTypeOfferings",
+    "InstanceTypes",
+    "LaunchTemplates",
+    "PlacementGroups",
+    "SecurityGroups",
+    "SpotPriceHistory",
+    "Subnets",
+)
+_LAUNCHED = (
+    "fleet",
+    "instance",
+    "volume",
+    "network-interface",
+    "launch-template",
+    "spot-instances-request",
+)
+_USED = (
+    "snapshot",
+    "security-group",
+    "subnet",
+    "capacity-reservation",
+    "placement-group",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the cluster is: what ARNs are made of."""
+
+    partition: str
+    region: str
+    account: str
+    cluster_name: str
+
+    @property
+    def owned(self) -> str:
+        """The tag by which the cluster owns a resource."""
+        return labels.tag_cluster_owned(self.cluster_name)
+
+    @property
+    def service_suffix(self) -> str:
+        """What stands behind a service's name where principals are written."""
+        return "amazonaws.com.cn" if self.partition == "aws-cn" else "amazonaws.com"
+
+    def ec2(self, kind: str, *, account: str = "*") -> str:
+        """Return the ARN of every EC2 resource of a kind in the region."""
+        return f"arn:{self.partition}:ec2:{self.region}:{account}:{kind}/*"
+
+
+def document(*statements: Statement) -> Document:
+    """Return a policy document."""
+    return {"Version": "2012-10-17", "Statement": list(statements)}
+
+
+def allow(
+    sid: str, actions: Sequence[str], resources: Sequence[str], **conditions: dict[str, Any]
+) -> Statement:
+    """Allow actions on resources, under conditions by operator."""
+    statement: Statement = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": list(actions),
+        "Resource": list(resources),
+    }
+    return statement | ({"Condition": conditions} if conditions else {})
+
+
+def trusts(
+    principal: dict[str, Any], actions: Sequence[str], **conditions: dict[str, Any]
+) -> Document:
+    """Return the trust policy by which a principal may become the role."""
+    statement: Statement = {
+        "Effect": "Allow",
+        "Principal": principal,
+        "Action": list(actions),
+    }
+    return document(statement | ({"Condition": conditions} if conditions else {}))
+
+
+def ec2_trust(place: Place) -> Document:
+    """EC2 instances may become the role."""
+    return trusts({"Service": f"ec2.{place.service_suffix}"}, ["sts:AssumeRole"])
+
+
+def pod_identity_trust() -> Document:
+    """Pods may become the role, where EKS Pod Identity associates them with it."""
+    return trusts({"Service": "pods.eks.amazonaws.com"}, ["sts:AssumeRole", "sts:TagSession"])
+
+
+def irsa_trust(provider_arn: str, issuer: str, *, namespace: str, service_account: str) -> Document:
+    """One service account of one cluster may become the role, by its OIDC token."""
+    host = issuer.removeprefix("https://")
+    return trusts(
+        {"Federated": provider_arn},
+        ["sts:AssumeRoleWithWebIdentity"],
+        StringEquals={
+            f"{host}:aud": "sts.amazonaws.com",
+            f"{host}:sub": f"system:serviceaccount:{namespace}:{service_account}",
+        },
+    )
+
+
+def node_lifecycle(place: Place) -> Document:
+    """Launch, tag and terminate the cluster's nodes."""
+    launch = ["ec2:RunInstances", "ec2:CreateFleet"]
+    owned = {f"aws:ResourceTag/{place.owned}": "owned"}
+    of_a_pool = {f"aws:ResourceTag/{labels.NODEPOOL}": "*"}
+    asks_owned = {
+        f"aws:RequestTag/{place.owned}": "owned",
+        f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name,
+    }
+    asks_pool = {f"aws:RequestTag/{labels.NODEPOOL}": "*"}
+    launched = [place.ec2(kind) for kind in _LAUNCHED]
+    return document(
+        allow(
+            "LaunchWithWhatExists",
+            launch,
+            # Public images belong to no account.
+            [f"arn:{place.partition}:ec2:{place.region}::image/*"]
+            + [place.ec2(kind) for kind in ("image", *_USED)]
+            + [f"arn:{place.partition}:ec2:{place.region}::snapshot/*"],
+        ),
+        allow(
+            "LaunchFromOwnTemplates",
+            launch,
+            [place.ec2("launch-template")],
+            StringEquals=owned,
+            StringLike=of_a_pool,
+        ),
+        allow(
+            "CreateOnlyWithOwnTags",
+            [*launch, "ec2:CreateLaunchTemplate"],
+            launched,
+            StringEquals=asks_owned,
+            StringLike=asks_pool,
+        ),
+        allow(
+            "TagWhileCreating",
+            ["ec2:CreateTags"],
+            launched,
+            StringEquals=asks_owned
+            | {"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]},
+            StringLike=asks_pool,
+        ),
+        allow(
+            "TagOwnInstancesLater",
+            ["ec2:CreateTags"],
+            [place.ec2("instance")],
+            StringEquals=owned,
+            StringLike=of_a_pool,
+            StringEqualsIfExists={f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name},
+            **{
+                "ForAllValues:StringEquals": {
+                    "aws:TagKeys": [labels.TAG_CLUSTER_NAME, labels.TAG_NODECLAIM, "Name"]
+                }
+            },
+        ),
+        allow(
+            "DeleteOnlyOwn",
+            ["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"],
+            [place.ec2("instance"), place.ec2("launch-template")],
+            StringEquals=owned,
+            StringLike=of_a_pool,
+        ),
+    )
+
+
+def iam_integration(place: Place, *, node_role_arn: str) -> Document:
+    """Hand the node role to instances, by instance profiles of the cluster's own."""
+    # The path keeps other profiles out of reach: tags alone could be put on any of them.
+    profiles = [
+        f"arn:{place.partition}:iam::{place.account}:instance-profile"
+        f"/karpenter/{place.region}/{place.cluster_name}/*"
+    ]
+    whose = {
+        place.owned: "owned",
+        labels.TAG_CLUSTER_NAME: place.cluster_name,
+        labels.REGION: place.region,
+    }
+    return document(
+        allow(
+            "PassTheNodeRole",
+            ["iam:PassRole"],
+            [node_role_arn],
+            StringEquals={"iam:PassedToService": [f"ec2.{place.service_suffix}"]},
+        ),
+        allow(
+            "MakeOwnProfiles",
+            ["iam:CreateInstanceProfile", "iam:TagInstanceProfile"],
+            profiles,
+            StringEquals={f"aws:RequestTag/{key}": value for key, value in whose.items()},
+            StringLike={f"aws:RequestTag/{labels.EC2NODECLASS}": "*"},
+        ),
+        allow(
+            "ChangeOwnProfiles",
+            [
+                "iam:AddRoleToInstanceProfile",
+                "iam:RemoveRoleFromInstanceProfile",
+                "iam:DeleteInstanceProfile",
+            ],
+            profiles,
+            StringEquals={f"aws:ResourceTag/{key}": value for key, value in whose.items()},
+            StringLike={f"aws:ResourceTag/{labels.EC2NODECLASS}": "*"},
+        ),
+    )
+
+
+def eks_integration(place: Place) -> Document:
+    """Look the cluster up."""
+    arn = f"arn:{place.partition}:eks:{place.region}:{place.account}:cluster/{place.cluster_name}"
+    return document(allow("LookTheClusterUp", ["eks:DescribeCluster"], [arn]))
+
+
+def interruption(queue_arn: str) -> Document:
+    """Hear of nodes that are about to end."""
+    actions = ["sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"]
+    return document(allow("HearOfInterruptions", actions, [queue_arn]))
+
+
+def zonal_shift(place: Place) -> Document:
+    """See which zones traffic has been shifted away from."""
+    arn = f"arn:{place.partition}:eks:{place.region}:{place.account}:cluster/{place.cluster_name}"
+    return document(allow("SeeZonalShifts", ["arc-zonal-shift:GetManagedResource"], [arn]))
+
+
+def resource_discovery(place: Place) -> Document:
+    """See what there is to launch, and what it costs."""
+    parameters = f"arn:{place.partition}:ssm:{place.region}::parameter/aws/service/*"
+    profiles = f"arn:{place.partition}:iam::{place.account}:instance-profile/*"
+    return document(
+        allow(
+            "SeeTheRegion",
+            [f"ec2:Describe{kind}" for kind in _FOUND],
+            ["*"],
+            StringEquals={"aws:RequestedRegion": place.region},
+        ),
+        allow("FindImages", ["ssm:GetParameter"], [parameters]),
+        # The price list has one endpoint for all regions.
+        allow("KnowPrices", ["pricing:GetProducts"], ["*"]),
+        allow("SeeProfiles", ["iam:ListInstanceProfiles", "iam:GetInstanceProfile"], [profiles]),
+    )
+
+
+def queue_policy(queue_arn: str) -> Document:
+    """AWS's event services may send to the queue; nobody may use it without TLS."""
+    return document(
+        {
+            "Sid": "EventsMaySend",
+            "Effect": "Allow",
+            "Principal": {"Service": ["events.amazonaws.com", "sqs.amazonaws.com"]},
+            "Action": "sqs:SendMessage",
+            "Resource": queue_arn,
+        },
+        {
+            "Sid": "OnlyOverTLS",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "sqs:*",
+            "Resource": queue_arn,
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        },
+    )

@@ -1,0 +1,364 @@
+"""The end: nodes are drained before the controller goes, and nothing is left after it.
+
+Two resources do their work when they are deleted. `Drain` depends on all others, so it
+goes first, while the controller still runs. `NothingLeft` comes before all others, so
+it goes last. Their deletion is all they are for; creating them makes nothing.
+
+A stack is destroyed by what its state says: a changed setting counts after the next
+`pulumi up`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import pulumi
+from pulumi.dynamic import (
+    CreateResult,
+    DiffResult,
+    Resource,
+    ResourceProvider,
+    UpdateResult,
+)
+
+from controller.apis import labels
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
+from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterUnreachableError, Way, Wire
+from infra.leftovers import Found, Leftovers, told
+
+STACK_ANNOTATION = "joiner.dev/stack"
+"""On every NodePool that a stack owns: organization/project/stack."""
+
+LOOK_SECONDS = 2.0
+PROGRESS_SECONDS = 15.0
+"""How often progress is said when nothing changes."""
+
+CONTROLLER_GRACE_SECONDS = 60.0
+"""How long no controller may be ready before it counts as gone; a rolling update takes less."""
+
+IDLE_PATIENCE_SECONDS = 10.0
+"""How long a silent API server is waited for when there is no instance to drain."""
+
+NODE_CLASS_SECONDS = 60.0
+PROOF_SECONDS = 600.0
+"""How long AWS may take to remove what it was asked to; an instance takes a minute or two."""
+
+
+class ForeignNodePoolsError(Exception):
+    """There are NodePools that no stack owns, and nobody said they may go."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(
+            f"no stack owns these NodePools: {', '.join(names)}. Their nodes would go with the "
+            "controller. Delete them yourself, or set joiner:deleteForeignNodePools to true, run "
+            "`pulumi up`, then `pulumi destroy` again. Nothing has been deleted."
+        )
+
+
+class StillThereError(Exception):
+    """AWS did not remove what it was asked to in time."""
+
+    def __init__(self, found: Found, seconds: float) -> None:
+        super().__init__(f"still there after {seconds:.0f} s: {told(found)}")
+
+
+class Cluster(Protocol):
+    """What draining asks of the cluster."""
+
+    def list(self, path: str, **query: str) -> list[Wire]:
+        """Read a collection."""
+
+    def get(self, path: str) -> Wire | None:
+        """Read one object."""
+
+    def delete(self, path: str) -> None:
+        """Ask for an object to go."""
+
+    def merge(self, path: str, change: Wire) -> None:
+        """Change an object."""
+
+
+class Cloud(Protocol):
+    """What the end asks of AWS."""
+
+    def instances(self) -> list[str]:
+        """Instances that are not terminated."""
+
+    def terminate(self, instances: list[str]) -> None:
+        """Terminate instances."""
+
+    def found(self) -> Found:
+        """Everything there is."""
+
+    def remove(self, found: Found) -> None:
+        """Ask for everything to go."""
+
+
+class Clock(Protocol):
+    """Tells the time and lets it pass."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+
+
+def say(line: str) -> None:
+    """Tell the user how it goes, at once: the engine shows what a provider prints."""
+    print(line, flush=True)
+
+
+@dataclass(kw_only=True)
+class Draining:
+    """One draining of one cluster, while its controller still runs."""
+
+    cluster: Cluster
+    cloud: Cloud
+    deployment: str
+    """Path of the controller's Deployment."""
+
+    timeout_seconds: float
+    delete_foreign: bool
+    clock: Clock = field(default_factory=lambda: time)
+    say: Callable[[str], None] = say
+
+    def run(self) -> None:
+        """Delete the NodePools, let every node drain and end, then the node classes.
+
+        Raises:
+            ForeignNodePoolsError: it may not; nothing has been deleted.
+
+        """
+        deadline = self.clock.monotonic() + self.timeout_seconds
+        self._delete_pools()
+        trouble = self._wait_for_nodes(deadline)
+        if trouble:
+            self._force(trouble)
+        self._delete_node_classes(stuck=bool(trouble))
+
+    def _delete_pools(self) -> None:
+        pools = self.cluster.list(_collection(NODE_POOL))
+        foreign = sorted(_name(pool) for pool in pools if not _owner(pool))
+        if foreign and not self.delete_foreign:
+            raise ForeignNodePoolsError(foreign)
+        for pool in pools:
+            self.say(f"deleting NodePool {_name(pool)} of {_owner(pool) or 'nobody'}")
+            self.cluster.delete(_path(NODE_POOL, pool))
+
+    def _wait_for_nodes(self, deadline: float) -> str:
+        """Wait until no node is left; say what stands in the way when that does not happen."""
+        last_said, last_line = float("-inf"), ""
+        gone_since: float | None = None
+        while True:
+            now = self.clock.monotonic()
+            claims, nodes = self._claims(), self._nodes()
+            instances = self.cloud.instances()
+            if not (claims or nodes or instances):
+                self.say("every node is gone")
+                return ""
+            for claim in claims:
+                if "deletionTimestamp" not in claim["metadata"]:
+                    self.cluster.delete(_path(NODE_CLAIM, claim))
+            line = (
+                f"draining: {len(nodes)} nodes, {len(claims)} NodeClaims, "
+                f"{len(instances)} instances to go"
+            )
+            if line != last_line or now - last_said >= PROGRESS_SECONDS:
+                self.say(line)
+                last_said, last_line = now, line
+            deployment = self.cluster.get(self.deployment)
+            if deployment is None:
+                return "the controller is gone"
+            gone_since = None if _ready_replicas(deployment) else gone_since or now
+            if gone_since is not None and now - gone_since >= CONTROLLER_GRACE_SECONDS:
+                return f"no controller has been ready for {now - gone_since:.0f} s"
+            if now >= deadline:
+                return f"nodes are not drained after {self.timeout_seconds:.0f} s"
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _force(self, trouble: str) -> None:
+        """Do without the controller: terminate by tag, and take its finalizers off."""
+        instances = self.cloud.instances()
+        self.say(f"{trouble}: terminating {len(instances)} instances by their tags")
+        self.cloud.terminate(instances)
+        for claim in self._claims():
+            self._release(_path(NODE_CLAIM, claim))
+        for node in self._nodes():
+            self._release(_path(NODE, node))
+
+    def _delete_node_classes(self, *, stuck: bool) -> None:
+        deadline = self.clock.monotonic() + NODE_CLASS_SECONDS
+        for node_class in self.cluster.list(_collection(EC2_NODE_CLASS)):
+            self.cluster.delete(_path(EC2_NODE_CLASS, node_class))
+        while left := self.cluster.list(_collection(EC2_NODE_CLASS)):
+            deployment = self.cluster.get(self.deployment)
+            nobody = deployment is None or not _ready_replicas(deployment)
+            if stuck or nobody or self.clock.monotonic() >= deadline:
+                for node_class in left:
+                    self.say(f"taking the finalizer off EC2NodeClass {_name(node_class)}")
+                    self._release(_path(EC2_NODE_CLASS, node_class))
+                return
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _release(self, path: str) -> None:
+        self.cluster.merge(path, {"metadata": {"finalizers": None}})
+        self.cluster.delete(path)
+
+    def _claims(self) -> list[Wire]:
+        return self.cluster.list(_collection(NODE_CLAIM))
+
+    def _nodes(self) -> list[Wire]:
+        return self.cluster.list(_collection(NODE), labelSelector=labels.NODEPOOL)
+
+
+def prove_nothing_is_left(
+    cloud: Cloud,
+    *,
+    clock: Clock = time,
+    say: Callable[[str], None] = say,
+) -> None:
+    """Remove by tag whatever is left of the cluster's nodes, until a look finds nothing.
+
+    Raises:
+        StillThereError: AWS did not remove it in time.
+
+    """
+    deadline = clock.monotonic() + PROOF_SECONDS
+    last_line = ""
+    while found := cloud.found():
+        line = f"left behind, removing by tag: {told(found)}"
+        if line != last_line:
+            say(line)
+            last_line = line
+        if clock.monotonic() >= deadline:
+            raise StillThereError(found, PROOF_SECONDS)
+        cloud.remove(found)
+        clock.sleep(LOOK_SECONDS)
+    say("nothing is left: no instance, volume, network interface, launch template or profile")
+
+
+def drain(way: Way, *, deployment: str, timeout_seconds: float, delete_foreign: bool) -> None:
+    """Drain the cluster; without a cluster, terminate its instances by their tags."""
+    cloud = Leftovers(way)
+    patience = timeout_seconds if cloud.instances() else IDLE_PATIENCE_SECONDS
+    try:
+        Draining(
+            cluster=ClusterApi.find(way, patience_seconds=patience, say=say),
+            cloud=cloud,
+            deployment=deployment,
+            timeout_seconds=timeout_seconds,
+            delete_foreign=delete_foreign,
+        ).run()
+    except (ClusterGoneError, ClusterUnreachableError) as exc:
+        instances = cloud.instances()
+        say(f"{exc}: terminating {len(instances)} instances by their tags")
+        cloud.terminate(instances)
+    # The controller deletes them with their classes; where it could not, the role would stay.
+    cloud.remove_profiles()
+
+
+class _AtTheEnd(ResourceProvider):
+    """Makes nothing, and remembers what its deletion will need."""
+
+    # The provider's code is no secret, and a state that can be read can be mended.
+    serialize_as_secret_always = False
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        return CreateResult(f"{props['cluster_name']}-{type(self).__name__}", _plain(props))
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
+        elsewhere = [key for key in changed if key in ("cluster_name", "region")]
+        return DiffResult(changes=bool(changed), replaces=elsewhere, delete_before_replace=True)
+
+    def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
+        return UpdateResult(_plain(news))
+
+
+class _DrainProvider(_AtTheEnd):
+    """Drains when it is deleted."""
+
+    def delete(self, _id: str, props: dict[str, Any]) -> None:
+        drain(
+            _way(props),
+            deployment=props["deployment"],
+            timeout_seconds=float(props["timeout_seconds"]),
+            delete_foreign=bool(props["delete_foreign"]),
+        )
+
+
+class _NothingLeftProvider(_AtTheEnd):
+    """Proves that nothing is left when it is deleted."""
+
+    def delete(self, _id: str, props: dict[str, Any]) -> None:
+        prove_nothing_is_left(Leftovers(_way(props)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainArgs:
+    """Where to drain, how long, and what may go."""
+
+    way: Way
+    namespace: str
+    deployment: str
+    timeout_seconds: float
+    delete_foreign_node_pools: bool
+
+
+class Drain(Resource):
+    """Goes first: deletes the cluster's NodePools and waits until every node is gone."""
+
+    def __init__(
+        self, name: str, args: DrainArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        path = f"/apis/apps/v1/namespaces/{args.namespace}/deployments/{args.deployment}"
+        super().__init__(
+            _DrainProvider(),
+            name,
+            {
+                **asdict(args.way),
+                "deployment": path,
+                "timeout_seconds": args.timeout_seconds,
+                "delete_foreign": args.delete_foreign_node_pools,
+            },
+            opts,
+        )
+
+
+class NothingLeft(Resource):
+    """Goes last: proves by tags that nothing of the cluster's nodes is left in AWS."""
+
+    def __init__(self, name: str, way: Way, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(_NothingLeftProvider(), name, asdict(way), opts)
+
+
+def _way(props: Mapping[str, Any]) -> Way:
+    return Way(**{name: str(props.get(name) or "") for name in Way.__slots__})
+
+
+def _plain(props: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in props.items() if not key.startswith("__")}
+
+
+def _collection(kind: Kind[Any]) -> str:
+    return f"{kind.root}/{kind.plural}"
+
+
+def _path(kind: Kind[Any], wire: Wire) -> str:
+    return f"{_collection(kind)}/{_name(wire)}"
+
+
+def _name(wire: Wire) -> str:
+    return str(wire["metadata"]["name"])
+
+
+def _ready_replicas(deployment: Wire) -> int:
+    return int(deployment.get("status", {}).get("readyReplicas", 0))
+
+
+def _owner(pool: Wire) -> str:
+    return str(pool["metadata"].get("annotations", {}).get(STACK_ANNOTATION, ""))
