@@ -1,0 +1,93 @@
+"""An event loop in a thread of its own: how a part of the testbed lives beside the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Main = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+
+
+class Background:
+    """Runs one coroutine, from `start` to `stop`, in a thread of its own.
+
+    The coroutine receives a function to call once it is ready to serve. It is cancelled by
+    `stop` and cleans up in its own `finally`.
+    """
+
+    def __init__(self, name: str, main: Main) -> None:
+        self._name = name
+        self._main = main
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the coroutine is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, *, timeout_seconds: float = 60.0) -> None:
+        """Start, and return once the coroutine says that it is ready.
+
+        Raises TimeoutError, with the coroutine stopped again, when it was not ready in time, and
+        whatever the coroutine raised before it was ready.
+        """
+        if self.running:
+            raise RuntimeError(f"{self._name} runs already")
+        self._ready.clear()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        in_time = self._ready.wait(timeout_seconds)
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        if not in_time:
+            self.stop()
+            raise TimeoutError(f"{self._name} was not ready within {timeout_seconds:g} s")
+
+    def check(self) -> None:
+        """Raise what the coroutine raised, if it has ended by itself."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Cancel the coroutine and wait until it has cleaned up. Stopping twice is harmless."""
+        if self._thread is None:
+            return
+        if self._loop is not None and self._task is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+        self._thread = None
+
+    def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float = 60.0) -> T:
+        """Run a coroutine on the loop, from another thread, and return its answer."""
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError(f"{self._name} does not run")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_seconds)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._supervised())
+        except asyncio.CancelledError:
+            log.debug("%s was stopped", self._name)
+        except Exception as exc:
+            self._failure = exc
+            log.exception("%s failed", self._name)
+        finally:
+            self._ready.set()
+
+    async def _supervised(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        await self._main(self._ready.set)

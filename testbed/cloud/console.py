@@ -1,0 +1,337 @@
+"""The control API of the testbed, under `/testbed/`, in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs
+
+from testbed.cloud import addresses, images, leftovers, prices, spot
+from testbed.cloud.errors import AwsError
+from testbed.cloud.faults import Fault
+from testbed.cloud.instances import decoded_user_data, get
+from testbed.cloud.instancetypes import TYPES, pods_by_interfaces, usage_classes, zones_of
+from testbed.cloud.inventory import Instance
+from testbed.cloud.wire import Response, iso
+from testbed.cloud.world import World, now
+
+LONGEST_WAIT = 60.0
+"""Seconds that a long poll may take."""
+
+Query = Mapping[str, str]
+Content = Mapping[str, Any]
+
+
+def answer(world: World, environ: Mapping[str, Any], body: bytes) -> Response:
+    """Answer one request to the control API."""
+    method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].removeprefix("/testbed/")
+    query = {k: v[-1] for k, v in parse_qs(environ.get("QUERY_STRING", "")).items()}
+    route = ROUTES.get((method, path.rstrip("/")))
+    if route is None:
+        return _json(404, {"error": f"there is no {method} /testbed/{path}"})
+    try:
+        content = json.loads(body) if body else {}
+        return _json(200, route(world, query, content))
+    except (ValueError, TypeError) as error:
+        return _json(400, {"error": str(error)})
+    except KeyError as error:
+        return _json(400, {"error": f"{error} is missing"})
+    except AwsError as error:
+        return _json(404, {"error": error.message})
+
+
+def _json(status: int, content: Any) -> Response:
+    return Response(status, json.dumps(content).encode(), "application/json")
+
+
+def _instances(world: World, query: Query, _: Content) -> Any:
+    if "since" in query:
+        timeout = min(float(query.get("timeout", 0)), LONGEST_WAIT)
+        world.changes.wait(int(query["since"]), timeout=timeout)
+    with world.lock:
+        return {
+            "revision": world.changes.revision,
+            "instances": [_instance(world, each) for each in world.instances.values()],
+        }
+
+
+def _instance(world: World, instance: Instance) -> dict[str, Any]:
+    zone = addresses.subnet(world, instance.subnet).availability_zone_id
+    return {
+        "instanceId": instance.identity,
+        "state": instance.state,
+        "instanceType": instance.instance_type,
+        "architecture": instance.architecture,
+        "zone": instance.zone,
+        "zoneId": zone,
+        "subnetId": instance.subnet,
+        "securityGroupIds": list(instance.interfaces[0].groups),
+        "imageId": instance.image,
+        "imageName": world.images[instance.image].name,
+        "privateIp": instance.address,
+        "privateDnsName": instance.private_dns_name,
+        "launchTime": iso(instance.launched),
+        "userData": decoded_user_data(instance),
+        "instanceProfileArn": instance.profile_arn,
+        "roleArn": instance.role,
+        "capacityType": instance.capacity_type,
+        "price": prices.price(instance.capacity_type, instance.instance_type, instance.zone),
+        **_machine(world, instance),
+        "tags": dict(world.tags(instance.identity)),
+        "revision": instance.revision,
+    }
+
+
+def _machine(world: World, instance: Instance) -> dict[str, Any]:
+    """What the machine is made of, for the kubelet on it."""
+    facts = TYPES[instance.instance_type]
+    sizes = {volume.device: volume.settings["VolumeSize"] for volume in instance.volumes}
+    is_bottlerocket = world.images[instance.image].name.startswith("bottlerocket")
+    device = "/dev/xvdb" if is_bottlerocket and "/dev/xvdb" in sizes else instance.root_device
+    gpus = (facts.get("GpuInfo") or {}).get("Gpus") or []
+    return {
+        "cpu": facts["VCpuInfo"]["DefaultVCpus"],
+        "memoryMiB": facts["MemoryInfo"]["SizeInMiB"],
+        "maxPods": pods_by_interfaces(instance.instance_type),
+        "storageGiB": sizes[device],
+        "localStorageGB": (facts.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0,
+        "gpus": [
+            {"manufacturer": gpu["Manufacturer"], "name": gpu["Name"], "count": gpu["Count"]}
+            for gpu in gpus
+        ],
+        "extendedResources": _extended_resources(instance, facts),
+    }
+
+
+def _extended_resources(instance: Instance, facts: Mapping[str, Any]) -> dict[str, int]:
+    devices = (facts.get("NeuronInfo") or {}).get("NeuronDevices") or []
+    cores = sum(each["Count"] * each["CoreInfo"]["Count"] for each in devices)
+    found = {
+        "aws.amazon.com/neuron": sum(each["Count"] for each in devices),
+        "aws.amazon.com/neuroncore": cores,
+        "vpc.amazonaws.com/efa": sum(1 for i in instance.interfaces if i.kind.startswith("efa")),
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _order_fault(world: World, _: Query, content: Content) -> Any:
+    orders = content if isinstance(content, list) else [content]
+    for each in orders:
+        world.faults.order(Fault.parse(each))
+    return {"faults": world.faults.outstanding()}
+
+
+def _clear_faults(world: World, _: Query, __: Content) -> Any:
+    world.faults.clear()
+    return {"faults": []}
+
+
+def _set_capacity(world: World, _: Query, content: Content) -> Any:
+    capacity_type, available = content["capacityType"], content["available"]
+    if capacity_type not in ("spot", "on-demand"):
+        raise ValueError(f"capacityType must be spot or on-demand, not {capacity_type}")
+    if available is not None and (not isinstance(available, int) or available < 0):
+        raise ValueError("available must be a number of instances, or null for no limit")
+    with world.lock:
+        for pool in _pools(world, content):
+            if available is None:
+                world.capacity.pop((capacity_type, *pool), None)
+            else:
+                world.capacity[capacity_type, *pool] = available
+    return _capacity(world, {}, {})
+
+
+def _pools(world: World, content: Content) -> list[tuple[str, str]]:
+    offered = zones_of(world.region)
+    name, zone = content.get("instanceType", "*"), content.get("zone", "*")
+    if name != "*" and name not in offered:
+        raise ValueError(f"{name} is not offered in {world.region}")
+    return [
+        (each, where)
+        for each in ([name] if name != "*" else sorted(offered))
+        for where in (sorted(offered[each]) if zone == "*" else [zone])
+    ]
+
+
+def _capacity(world: World, _: Query, __: Content) -> Any:
+    with world.lock:
+        return {
+            "pools": [
+                {"capacityType": kind, "instanceType": name, "zone": zone, "available": available}
+                for (kind, name, zone), available in sorted(world.capacity.items())
+            ]
+        }
+
+
+def _set_addresses(world: World, _: Query, content: Content) -> Any:
+    with world.lock:
+        pool = addresses.pool(world, content["subnetId"])
+        pool.held += pool.free - int(content["free"])
+        return {"free": pool.free}
+
+
+def _interrupt(world: World, _: Query, content: Content) -> Any:
+    with world.lock:
+        instance = get(world, content["instanceId"])
+        delay = content.get("delaySeconds")
+        spot.announce(
+            world,
+            instance,
+            kind=content.get("kind", "spot"),
+            delay=None if delay is None else float(delay),
+        )
+    return {}
+
+
+def _impair(world: World, _: Query, content: Content) -> Any:
+    orders: dict[str, Any] = {}
+    for kind in ("instance", "system"):
+        if content.get(kind):
+            orders[kind] = now() - timedelta(seconds=float(content.get("sinceSeconds", 0)))
+    if content.get("eventCode"):
+        orders["events"] = [
+            {
+                "Code": content["eventCode"],
+                "Description": "Ordered by the test",
+                "InstanceEventId": "instance-event-0123456789abcdef0",
+                "NotBefore": now() + timedelta(days=1),
+            }
+        ]
+    with world.lock:
+        get(world, content["instanceId"]).impaired = orders or None
+    return {}
+
+
+def _change_settings(world: World, _: Query, content: Content) -> Any:
+    world.settings.change(content)
+    return world.settings.as_json()
+
+
+def _settings(world: World, _: Query, __: Content) -> Any:
+    return world.settings.as_json()
+
+
+def _access_entries(world: World, _: Query, __: Content) -> Any:
+    with world.lock:
+        return {
+            "accessEntries": [
+                {
+                    "clusterName": entry["clusterName"],
+                    "principalArn": entry["principalArn"],
+                    "type": entry["type"],
+                    "username": entry["username"],
+                    "kubernetesGroups": list(entry["kubernetesGroups"]),
+                }
+                for entry in world.clusters.access_entries.values()
+            ]
+        }
+
+
+def _associations(world: World, _: Query, __: Content) -> Any:
+    with world.lock:
+        return {
+            "associations": [
+                {
+                    "clusterName": each["clusterName"],
+                    "namespace": each["namespace"],
+                    "serviceAccount": each["serviceAccount"],
+                    "roleArn": each["roleArn"],
+                }
+                for each in world.clusters.associations.values()
+            ]
+        }
+
+
+def _prices(world: World, query: Query, _: Content) -> Any:
+    wanted, kinds = query.get("type"), query.get("capacityType")
+    found = []
+    for name, zones in sorted(zones_of(world.region).items()):
+        if wanted not in (None, name):
+            continue
+        for zone in sorted(zones):
+            if query.get("zone") not in (None, zone):
+                continue
+            for kind in usage_classes(name):
+                if kind in ("spot", "on-demand") and kinds in (None, kind):
+                    amount = prices.price(kind, name, zone)
+                    found.append(
+                        {"instanceType": name, "zone": zone, "capacityType": kind, "price": amount}
+                    )
+    return {"prices": found}
+
+
+def _types(world: World, query: Query, _: Content) -> Any:
+    offered = zones_of(world.region)
+    name = query["type"]
+    if name not in offered:
+        raise ValueError(f"{name} is not offered in {world.region}")
+    return {"instanceType": TYPES[name], "zones": sorted(offered[name])}
+
+
+def _publish_images(world: World, _: Query, content: Content) -> Any:
+    with world.lock:
+        return {"imageIds": images.publish_release(world, str(content["release"]))}
+
+
+def _shift(world: World, _: Query, content: Content) -> Any:
+    zone = content["zoneId"]
+    with world.lock:
+        if content.get("active", True):
+            world.zonal_shifts[zone] = {
+                "appliedStatus": "APPLIED",
+                "awayFrom": zone,
+                "comment": "Ordered by the test",
+                "expiryTime": now() + timedelta(hours=1),
+                "resourceIdentifier": world.arn("eks", f"cluster/{world.cluster.name}"),
+                "startTime": now(),
+                "zonalShiftId": f"shift-{zone}",
+                "shiftType": "ZONAL_SHIFT",
+            }
+        else:
+            world.zonal_shifts.pop(zone, None)
+        return {"awayFrom": sorted(world.zonal_shifts)}
+
+
+def _clear_calls(world: World, _: Query, __: Content) -> Any:
+    world.ledger.clear()
+    return {}
+
+
+def _health(world: World, _: Query, __: Content) -> Any:
+    return {
+        "region": world.region,
+        "clusterName": world.cluster.name,
+        "zones": list(world.zones),
+        "revision": world.changes.revision,
+    }
+
+
+ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
+    ("GET", "health"): _health,
+    ("GET", "instances"): _instances,
+    ("POST", "faults"): _order_fault,
+    ("GET", "faults"): lambda world, _, __: {"faults": world.faults.outstanding()},
+    ("DELETE", "faults"): _clear_faults,
+    ("POST", "capacity"): _set_capacity,
+    ("GET", "capacity"): _capacity,
+    ("POST", "addresses"): _set_addresses,
+    ("POST", "interrupt"): _interrupt,
+    ("POST", "impair"): _impair,
+    ("POST", "settings"): _change_settings,
+    ("GET", "settings"): _settings,
+    ("GET", "access-entries"): _access_entries,
+    ("GET", "pod-identity-associations"): _associations,
+    ("GET", "prices"): _prices,
+    ("GET", "instance-types"): _types,
+    ("POST", "images"): _publish_images,
+    ("POST", "zonal-shift"): _shift,
+    ("GET", "leftovers"): lambda world, _, __: {"leftovers": leftovers.report(world)},
+    ("GET", "calls"): lambda world, _, __: {"calls": world.ledger.calls()},
+    ("DELETE", "calls"): _clear_calls,
+    ("GET", "rights"): lambda world, _, __: {"rights": world.ledger.rights()},
+    ("GET", "denied"): lambda world, _, __: {"denied": world.ledger.denials()},
+    ("GET", "unimplemented"): lambda world, _, __: {"unimplemented": world.ledger.missing()},
+}
+"""(method, path under /testbed/) → what answers it."""

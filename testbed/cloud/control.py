@@ -1,0 +1,251 @@
+"""A typed client of the control API, for tests and the demo; standard library only."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+
+class ControlError(Exception):
+    """The control API refused a request; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceView:
+    """An instance as the testbed sees it."""
+
+    instance_id: str
+    state: str
+    instance_type: str
+    architecture: str
+    zone: str
+    zone_id: str
+    subnet_id: str
+    security_group_ids: tuple[str, ...]
+    image_id: str
+    image_name: str
+    private_ip: str
+    private_dns_name: str
+    launch_time: str
+    user_data: str
+    instance_profile_arn: str | None
+    role_arn: str | None
+    capacity_type: str
+    price: float
+    """$/h."""
+
+    tags: Mapping[str, str]
+    revision: int
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> InstanceView:
+        """An instance from the control API's JSON."""
+        return cls(
+            instance_id=content["instanceId"],
+            state=content["state"],
+            instance_type=content["instanceType"],
+            architecture=content["architecture"],
+            zone=content["zone"],
+            zone_id=content["zoneId"],
+            subnet_id=content["subnetId"],
+            security_group_ids=tuple(content["securityGroupIds"]),
+            image_id=content["imageId"],
+            image_name=content["imageName"],
+            private_ip=content["privateIp"],
+            private_dns_name=content["privateDnsName"],
+            launch_time=content["launchTime"],
+            user_data=content["userData"],
+            instance_profile_arn=content["instanceProfileArn"],
+            role_arn=content["roleArn"],
+            capacity_type=content["capacityType"],
+            price=content["price"],
+            tags=content["tags"],
+            revision=content["revision"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Every instance that EC2 still describes, and the revision of the last change."""
+
+    revision: int
+    instances: tuple[InstanceView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloudControl:
+    """The controls of a cloud at a URL. Every method raises ControlError when refused."""
+
+    url: str
+
+    def instances(self, *, since: int | None = None, timeout: float = 0.0) -> Instances:
+        """The instances; with `since`, wait at most `timeout` seconds for a later revision."""
+        query = {} if since is None else {"since": since, "timeout": timeout}
+        content = self._get("instances", query, timeout=timeout)
+        found = tuple(InstanceView.parse(each) for each in content["instances"])
+        return Instances(content["revision"], found)
+
+    def order_fault(
+        self,
+        *,
+        service: str = ".*",
+        action: str = ".*",
+        code: str | None = None,
+        message: str | None = None,
+        status: int = 400,
+        times: int | None = 1,
+        delay: float = 0.0,
+        principal: str | None = None,
+        after: bool = False,
+    ) -> None:
+        """Let the next calls of a kind fail, or answer late, or lose their answer (`after`)."""
+        self._send(
+            "POST",
+            "faults",
+            {
+                "service": service,
+                "action": action,
+                "code": code,
+                "message": message,
+                "status": status,
+                "times": times,
+                "delay": delay,
+                "principal": principal,
+                "after": after,
+            },
+        )
+
+    def clear_faults(self) -> None:
+        """Let everything work again."""
+        self._send("DELETE", "faults", None)
+
+    def set_capacity(
+        self,
+        *,
+        capacity_type: str,
+        available: int | None,
+        instance_type: str = "*",
+        zone: str = "*",
+    ) -> None:
+        """Limit the instances still to be had from pools; None lifts the limit."""
+        content = {
+            "capacityType": capacity_type,
+            "instanceType": instance_type,
+            "zone": zone,
+            "available": available,
+        }
+        self._send("POST", "capacity", content)
+
+    def set_free_addresses(self, subnet_id: str, free: int) -> None:
+        """Leave so many addresses free in a subnet."""
+        self._send("POST", "addresses", {"subnetId": subnet_id, "free": free})
+
+    def interrupt(
+        self, instance_id: str, *, kind: str = "spot", delay_seconds: float | None = None
+    ) -> None:
+        """Send a notice: `spot`, `rebalance`, `reservation` or `maintenance`."""
+        content = {"instanceId": instance_id, "kind": kind, "delaySeconds": delay_seconds}
+        self._send("POST", "interrupt", content)
+
+    def impair(
+        self,
+        instance_id: str,
+        *,
+        instance: bool = False,
+        system: bool = False,
+        since_seconds: float = 0.0,
+        event_code: str | None = None,
+    ) -> None:
+        """Let status checks fail or schedule an event; without any, all is well again."""
+        content = {
+            "instanceId": instance_id,
+            "instance": instance,
+            "system": system,
+            "sinceSeconds": since_seconds,
+            "eventCode": event_code,
+        }
+        self._send("POST", "impair", content)
+
+    def change_settings(self, **seconds: float) -> None:
+        """Change delays: pending, shutting_down, terminated_visible, interruption."""
+        self._send("POST", "settings", seconds)
+
+    def publish_images(self, release: str) -> list[str]:
+        """Publish a new AL2023 release, which becomes the recommended one."""
+        found: list[str] = self._send("POST", "images", {"release": release})["imageIds"]
+        return found
+
+    def shift_zone(self, zone_id: str, *, active: bool = True) -> None:
+        """Start or end a zonal shift away from a zone."""
+        self._send("POST", "zonal-shift", {"zoneId": zone_id, "active": active})
+
+    def access_entries(self) -> list[dict[str, Any]]:
+        """clusterName, principalArn, type, username and kubernetesGroups of each entry."""
+        found: list[dict[str, Any]] = self._get("access-entries")["accessEntries"]
+        return found
+
+    def pod_identity_associations(self) -> list[dict[str, str]]:
+        """clusterName, namespace, serviceAccount and roleArn of each association."""
+        found: list[dict[str, str]] = self._get("pod-identity-associations")["associations"]
+        return found
+
+    def price(self, *, instance_type: str, zone: str, capacity_type: str) -> float:
+        """$/h of an offering."""
+        query = {"type": instance_type, "zone": zone, "capacityType": capacity_type}
+        found = self._get("prices", query)["prices"]
+        if not found:
+            raise ControlError(f"{instance_type} is not offered in {zone} as {capacity_type}")
+        return float(found[0]["price"])
+
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Calls by principal, then by `service:Operation`."""
+        found: dict[str, dict[str, int]] = self._get("calls")["calls"]
+        return found
+
+    def clear_calls(self) -> None:
+        """Forget the counts, the denials and the unimplemented calls."""
+        self._send("DELETE", "calls", None)
+
+    def denied(self) -> list[dict[str, str]]:
+        """principal, action, resource and reason of each denial, oldest first."""
+        found: list[dict[str, str]] = self._get("denied")["denied"]
+        return found
+
+    def rights(self) -> dict[str, list[str]]:
+        """The actions that each role was allowed, by the role's ARN."""
+        found: dict[str, list[str]] = self._get("rights")["rights"]
+        return found
+
+    def unimplemented(self) -> dict[str, int]:
+        """Calls that the cloud could not answer."""
+        found: dict[str, int] = self._get("unimplemented")["unimplemented"]
+        return found
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """What exists and was not there at the start, by kind; empty when nothing is left."""
+        found: dict[str, list[str]] = self._get("leftovers")["leftovers"]
+        return found
+
+    def _get(
+        self, path: str, query: Mapping[str, Any] | None = None, *, timeout: float = 0.0
+    ) -> Any:
+        suffix = f"?{urlencode(query)}" if query else ""
+        return self._send("GET", f"{path}{suffix}", None, timeout=timeout)
+
+    def _send(self, method: str, path: str, content: Any, *, timeout: float = 0.0) -> Any:
+        request = urllib.request.Request(  # noqa: S310
+            f"{self.url}/testbed/{path}",
+            data=None if content is None else json.dumps(content).encode(),
+            method=method,
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout + 30) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise ControlError(json.load(error).get("error", str(error))) from error

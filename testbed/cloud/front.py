@@ -1,0 +1,130 @@
+"""The door of the region: who calls, may they, does it fail, and who answers."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from testbed.cloud import authorization, backends, console, identity, queues, refusals
+from testbed.cloud.errors import AwsError, not_implemented
+from testbed.cloud.operations import OPERATIONS
+from testbed.cloud.wire import Call, Response, read_call, write_error, write_result
+from testbed.cloud.world import World
+
+log = logging.getLogger(__name__)
+
+StartResponse = Callable[..., Any]
+
+
+WITHOUT_REGION = frozenset({"iam", "pricing", "sts"})
+"""Services that are asked in another region than the cluster's."""
+
+
+class Front:
+    """The WSGI application of the region."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._moto = backends.application()
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        body = _read(environ)
+        path = environ["PATH_INFO"]
+        if path.startswith("/testbed/"):
+            response = console.answer(self._world, environ, body)
+        elif path == "/v1/credentials":
+            response = identity.answer_pod_identity(self._world, environ)
+        else:
+            response = self._aws(environ, body)
+        headers = [
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            *response.headers,
+        ]
+        start_response(f"{response.status} Answered", headers)
+        return [response.body]
+
+    def _aws(self, environ: dict[str, Any], body: bytes) -> Response:
+        call = read_call(environ, body)
+        try:
+            return self._answer(call, environ, body)
+        except AwsError as error:
+            if error.code == "NotImplementedInTestCloud":
+                self._world.ledger.unimplemented(f"{call.service}:{call.operation}")
+                log.error("%s", error.message)
+            return write_error(call, error)
+        except Exception as error:
+            # A bug of the test cloud must reach the caller as an error of AWS's shape,
+            # or the caller's own error handling is what would be tested.
+            log.exception("%s:%s failed in the test cloud", call.service, call.operation)
+            return write_error(
+                call, AwsError("InternalError", f"{type(error).__name__}: {error}", status=500)
+            )
+
+    def _answer(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
+        world = self._world
+        caller = identity.caller(world, call)
+        call.principal = caller.arn
+        world.ledger.called(call.principal, f"{call.service}:{call.operation}")
+        authorization.authorize(world, caller, call)
+        fault = world.faults.take(call)
+        if fault is None:
+            return self._perform(call, environ, body)
+        time.sleep(fault.delay)
+        error = fault.error()
+        if error is not None and not fault.after:
+            raise error
+        response = self._perform(call, environ, body)
+        if error is not None:
+            raise error
+        return response
+
+    def _perform(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
+        if call.region != self._world.region and call.service not in WITHOUT_REGION:
+            raise AwsError(
+                "RegionNotInTestCloud",
+                f"The testbed's cloud is {self._world.region}; {call.service}:{call.operation} "
+                f"was meant for {call.region}.",
+            )
+        own = OPERATIONS.get((call.service, call.operation))
+        if own is None:
+            return self._ask_moto(call, environ, body)
+        with self._world.lock:
+            result = own(self._world, call)
+        return write_result(call, result)
+
+    def _ask_moto(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
+        refusals.check(self._world, call)
+        answered: dict[str, Any] = {}
+
+        def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
+            answered["status"] = int(status.split()[0])
+            answered["headers"] = headers
+
+        with queues.keeping_policy(self._world, call):
+            try:
+                parts = self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)
+                content = b"".join(parts)
+            except NotImplementedError as error:
+                raise not_implemented(call.service, call.operation) from error
+        headers = dict(answered["headers"])
+        content_type = headers.pop("Content-Type", "text/xml")
+        headers.pop("Content-Length", None)
+        if answered["status"] >= 400 and content_type.startswith("text/html"):
+            if b"<ErrorResponse" not in content and b"<Errors>" not in content:
+                raise not_implemented(call.service, call.operation)
+            content_type = "text/xml"
+        return Response(answered["status"], content, content_type, tuple(headers.items()))
+
+
+def _read(environ: dict[str, Any]) -> bytes:
+    length = environ.get("CONTENT_LENGTH")
+    if length:
+        return bytes(environ["wsgi.input"].read(int(length)))
+    if environ.get("HTTP_TRANSFER_ENCODING") == "chunked":
+        return bytes(environ["wsgi.input"].read())
+    return b""

@@ -1,0 +1,260 @@
+"""Who calls: the admin of the testbed, or a session of a role.
+
+Sessions are handed out as on EKS: by the Pod Identity agent, by
+AssumeRoleWithWebIdentity, or by AssumeRole; each looks at the role's trust
+policy first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from testbed.cloud import backends, podidentity, policies
+from testbed.cloud.errors import AwsError
+from testbed.cloud.inventory import Session
+from testbed.cloud.operations import operation
+from testbed.cloud.tokens import TokenRefusedError, claims_of
+from testbed.cloud.wire import Call, Response
+from testbed.cloud.world import World, now
+
+log = logging.getLogger(__name__)
+
+ADMIN_KEY = "testing"
+ADMIN_ARN = f"arn:aws:iam::{backends.ACCOUNT}:user/testbed-admin"
+POD_IDENTITY_AUDIENCE = "pods.eks.amazonaws.com"
+WEB_IDENTITY_AUDIENCE = "sts.amazonaws.com"
+POD_IDENTITY_LIFETIME = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The principal of a call; without a session it is the admin."""
+
+    arn: str
+    session: Session | None = None
+
+
+UNSIGNED = frozenset({("sts", "AssumeRoleWithWebIdentity")})
+"""Operations that need no signature: a token speaks for the caller."""
+
+
+def caller(world: World, call: Call) -> Caller:
+    """Tell who signed a call. Raises the service's error for keys that nobody has."""
+    if (call.service, call.operation) in UNSIGNED:
+        return Caller("web-identity")
+    if call.access_key == ADMIN_KEY:
+        return Caller(ADMIN_ARN)
+    session = world.sessions.get(call.access_key or "")
+    if session is None or session.token != call.session_token:
+        if call.service == "ec2":
+            raise AwsError(
+                "AuthFailure",
+                "AWS was not able to validate the provided access credentials",
+                status=401,
+            )
+        code = "InvalidClientTokenId" if call.access_key else "MissingAuthenticationToken"
+        if call.service not in ("iam", "sts", "sqs"):
+            code = "UnrecognizedClientException"
+        raise AwsError(code, "The security token included in the request is invalid.", status=403)
+    if session.expires < now():
+        code = "RequestExpired" if call.service == "ec2" else "ExpiredToken"
+        raise AwsError(code, "The security token included in the request is expired", status=403)
+    return Caller(session.arn, session)
+
+
+def role(arn: str) -> Any:
+    """A role by ARN. Raises AccessDenied, as STS does for a role that is not there."""
+    for found in list(backends.iam().roles.values()):
+        if found.arn == arn:
+            return found
+    raise AwsError(
+        "AccessDenied", f"Not authorized to assume the role {arn}: it does not exist", status=403
+    )
+
+
+def open_session(
+    world: World,
+    found: Any,
+    *,
+    name: str,
+    lifetime: timedelta,
+    tags: Mapping[str, str] | None = None,
+) -> Session:
+    """Hand out credentials of a role."""
+    alphabet = string.ascii_uppercase + string.digits
+    session = Session(
+        access_key="ASIA" + "".join(secrets.choice(alphabet) for _ in range(16)),
+        secret_key=secrets.token_urlsafe(30),
+        token=secrets.token_urlsafe(96),
+        role_arn=found.arn,
+        role_name=found.name,
+        name=name,
+        expires=now() + lifetime,
+        tags=dict(tags or {}),
+    )
+    with world.lock:
+        stale = [key for key, each in world.sessions.items() if each.expires < now()]
+        for key in stale:
+            del world.sessions[key]
+        world.sessions[session.access_key] = session
+    return session
+
+
+# ---------------------------------------------------------------- EKS Pod Identity
+
+
+def answer_pod_identity(world: World, environ: Mapping[str, Any]) -> Response:
+    """Answer `GET /v1/credentials` as the agent on a node does."""
+    try:
+        session = _pod_identity_session(world, environ.get("HTTP_AUTHORIZATION", ""))
+    except (AwsError, TokenRefusedError) as error:
+        log.warning("pod identity refused credentials: %s", error)
+        status = getattr(error, "status", 403)
+        content = {"code": getattr(error, "code", "AccessDeniedException"), "message": str(error)}
+        return Response(status, json.dumps(content).encode(), "application/json")
+    content = {
+        "AccessKeyId": session.access_key,
+        "SecretAccessKey": session.secret_key,
+        "Token": session.token,
+        "AccountId": backends.ACCOUNT,
+        "Expiration": session.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    return Response(200, json.dumps(content).encode(), "application/json")
+
+
+def _pod_identity_session(world: World, token: str) -> Session:
+    account = world.token_reviewer.review(token, audience=POD_IDENTITY_AUDIENCE)
+    association = podidentity.association_of(
+        world,
+        cluster_name=world.cluster.name,
+        namespace=account.namespace,
+        service_account=account.name,
+    )
+    if association is None:
+        raise AwsError(
+            "ResourceNotFoundException",
+            f"Service account {account.namespace}/{account.name} has no pod identity association",
+            status=404,
+        )
+    found = role(association["roleArn"])
+    tags = {
+        "eks-cluster-arn": world.clusters.described[world.cluster.name]["arn"],
+        "eks-cluster-name": world.cluster.name,
+        "kubernetes-namespace": account.namespace,
+        "kubernetes-service-account": account.name,
+        "kubernetes-pod-name": account.pod,
+    }
+    principal = {"Service": "pods.eks.amazonaws.com"}
+    context = {
+        **{f"aws:RequestTag/{key}": [value] for key, value in tags.items()},
+        "aws:SourceArn": [tags["eks-cluster-arn"]],
+        "aws:SourceAccount": [backends.ACCOUNT],
+    }
+    for action in ("sts:AssumeRole", "sts:TagSession"):
+        _require_trust(found, action, principal, context)
+    name = f"eks-{world.cluster.name}-{account.pod or account.name}"[:64]
+    return open_session(world, found, name=name, lifetime=POD_IDENTITY_LIFETIME, tags=tags)
+
+
+def _require_trust(
+    found: Any, action: str, principal: Mapping[str, str], context: Mapping[str, list[str]]
+) -> None:
+    document = policies.parse(found.assume_role_policy_document)
+    if not policies.trusts(document, action=action, principal=principal, context=context):
+        who = next(iter(principal.values()))
+        raise AwsError(
+            "AccessDenied",
+            f"{who} is not authorized to perform: {action} on resource: {found.arn} because the "
+            "role's trust policy does not allow it",
+            status=403,
+        )
+
+
+# ---------------------------------------------------------------- STS
+
+
+def _credentials(session: Session, found: Any) -> dict[str, Any]:
+    return {
+        "Credentials": {
+            "AccessKeyId": session.access_key,
+            "SecretAccessKey": session.secret_key,
+            "SessionToken": session.token,
+            "Expiration": session.expires,
+        },
+        "AssumedRoleUser": {
+            "AssumedRoleId": f"{found.id}:{session.name}",
+            "Arn": session.arn,
+        },
+        "PackedPolicySize": 6,
+    }
+
+
+def _lifetime(call: Call) -> timedelta:
+    return timedelta(seconds=int(call.get("DurationSeconds", 3600)))
+
+
+@operation("sts", "AssumeRoleWithWebIdentity")
+def assume_role_with_web_identity(world: World, call: Call) -> Mapping[str, Any]:
+    """Credentials for a service account's token (IRSA)."""
+    found = role(call.require("RoleArn"))
+    token = call.require("WebIdentityToken")
+    try:
+        account = world.token_reviewer.review(token, audience=WEB_IDENTITY_AUDIENCE)
+    except TokenRefusedError as error:
+        raise AwsError("InvalidIdentityToken", str(error)) from error
+    host = account.issuer.removeprefix("https://").removeprefix("http://")
+    provider = f"arn:aws:iam::{backends.ACCOUNT}:oidc-provider/{host}"
+    known = {each.arn for each in list(backends.iam().open_id_providers.values())}
+    if provider not in known:
+        raise AwsError(
+            "InvalidIdentityToken",
+            f"No OpenIDConnect provider found in your account for {account.issuer}",
+        )
+    audiences = claims_of(token).get("aud", [])
+    context = {
+        f"{host}:sub": [account.subject],
+        f"{host}:aud": [audiences] if isinstance(audiences, str) else list(audiences),
+    }
+    _require_trust(found, "sts:AssumeRoleWithWebIdentity", {"Federated": provider}, context)
+    session = open_session(
+        world, found, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
+    )
+    return {
+        **_credentials(session, found),
+        "SubjectFromWebIdentityToken": account.subject,
+        "Provider": provider,
+        "Audience": WEB_IDENTITY_AUDIENCE,
+    }
+
+
+@operation("sts", "AssumeRole")
+def assume_role(world: World, call: Call) -> Mapping[str, Any]:
+    """Credentials of another role; the admin may have any."""
+    found = role(call.require("RoleArn"))
+    session = world.sessions.get(call.access_key or "")
+    if session is not None:
+        _require_trust(found, "sts:AssumeRole", {"AWS": session.role_arn}, {})
+    opened = open_session(
+        world, found, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
+    )
+    return _credentials(opened, found)
+
+
+@operation("sts", "GetCallerIdentity")
+def get_caller_identity(world: World, call: Call) -> Mapping[str, Any]:
+    """Who one is."""
+    session = world.sessions.get(call.access_key or "")
+    if session is None:
+        return {"UserId": "AIDATESTBED", "Account": backends.ACCOUNT, "Arn": ADMIN_ARN}
+    return {
+        "UserId": f"{role(session.role_arn).id}:{session.name}",
+        "Account": backends.ACCOUNT,
+        "Arn": session.arn,
+    }

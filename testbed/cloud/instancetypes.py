@@ -1,0 +1,120 @@
+"""Instance types and where they are offered: moto's data, answered fast and in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from testbed.cloud import backends
+from testbed.cloud.errors import AwsError
+from testbed.cloud.filters import page, select
+from testbed.cloud.operations import operation
+from testbed.cloud.wire import Call, Xml, ec2_items, ec2_list
+from testbed.cloud.world import World
+
+TYPES: Mapping[str, Mapping[str, Any]] = backends.INSTANCE_TYPES
+"""Name → description, in the shape of DescribeInstanceTypes."""
+
+
+@cache
+def zones_of(region: str) -> Mapping[str, frozenset[str]]:
+    """Instance type → the zones of the region that offer it."""
+    found: dict[str, set[str]] = {}
+    for offering in backends.INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, []):
+        found.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+    return {name: frozenset(zones) for name, zones in found.items() if name in TYPES}
+
+
+def architectures(instance_type: str) -> list[str]:
+    """The architectures that the type's processor runs."""
+    return list(TYPES[instance_type]["ProcessorInfo"]["SupportedArchitectures"])
+
+
+def usage_classes(instance_type: str) -> list[str]:
+    """The ways in which the type can be bought: on-demand, spot, capacity-block."""
+    return list(TYPES[instance_type].get("SupportedUsageClasses") or [])
+
+
+def pods_by_interfaces(instance_type: str) -> int:
+    """How many pods the addresses of the default network card's interfaces allow."""
+    network = TYPES[instance_type]["NetworkInfo"]
+    card = network["NetworkCards"][network.get("DefaultNetworkCardIndex") or 0]
+    interfaces = int(card["MaximumNetworkInterfaces"])
+    return interfaces * (int(network["Ipv4AddressesPerInterface"]) - 1) + 2
+
+
+@cache
+def _fragment(instance_type: str) -> str:
+    return ec2_items("DescribeInstanceTypes", "InstanceTypes", [TYPES[instance_type]])[0]
+
+
+def _attribute(path: Iterable[str]) -> Callable[[str], list[str] | None]:
+    def look(instance_type: str) -> list[str] | None:
+        found: Any = TYPES[instance_type]
+        for key in path:
+            if isinstance(found, list):
+                found = [each.get(key) for each in found]
+            else:
+                found = (found or {}).get(key)
+        if found is None:
+            return None
+        values = found if isinstance(found, list) else [found]
+        return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+
+    return look
+
+
+ATTRIBUTES = {name: _attribute(path) for name, path in backends.INSTANCE_TYPE_FILTERS.items()}
+
+
+@operation("ec2", "DescribeInstanceTypes")
+def describe_instance_types(world: World, call: Call) -> Xml:
+    """Types offered in the region."""
+    call.stop_if_dry_run()
+    offered = zones_of(world.region)
+    wanted = call.get("InstanceTypes") or sorted(offered)
+    unknown = [name for name in wanted if name not in offered]
+    if unknown:
+        raise AwsError(
+            "InvalidInstanceType",
+            f"The following supplied instance types do not exist: [{', '.join(unknown)}]",
+        )
+    found, token = page(select(wanted, call, attributes=ATTRIBUTES), call, default=100)
+    return ec2_list(
+        "DescribeInstanceTypes",
+        "InstanceTypes",
+        [_fragment(name) for name in found],
+        next_token=token,
+    )
+
+
+@cache
+def _offering_fragment(instance_type: str, location_type: str, location: str) -> str:
+    offering = {
+        "InstanceType": instance_type,
+        "LocationType": location_type,
+        "Location": location,
+    }
+    return ec2_items("DescribeInstanceTypeOfferings", "InstanceTypeOfferings", [offering])[0]
+
+
+@operation("ec2", "DescribeInstanceTypeOfferings")
+def describe_instance_type_offerings(world: World, call: Call) -> Xml:
+    """Which type is offered where, by region, zone or zone ID."""
+    call.stop_if_dry_run()
+    location_type = call.get("LocationType", "region")
+    offerings = backends.INSTANCE_TYPE_OFFERINGS[location_type].get(world.region, [])
+    matching = select(
+        (o for o in offerings if o["InstanceType"] in TYPES),
+        call,
+        attributes={
+            "instance-type": lambda o: str(o["InstanceType"]),
+            "location": lambda o: str(o["Location"]),
+        },
+    )
+    found, token = page(matching, call, default=1000)
+    items = [_offering_fragment(o["InstanceType"], location_type, o["Location"]) for o in found]
+    return ec2_list(
+        "DescribeInstanceTypeOfferings", "InstanceTypeOfferings", items, next_token=token
+    )

@@ -1,0 +1,88 @@
+"""What was asked of the cloud, by whom, and what it refused."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """A call that the caller's policies did not allow."""
+
+    principal: str
+    action: str
+    resource: str
+    reason: str
+
+
+class Ledger:
+    """Counts of calls per principal and action, denials, and calls nobody implements."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._denials: deque[Denial] = deque(maxlen=1000)
+        self._unimplemented: Counter[str] = Counter()
+        self._rights: dict[str, set[str]] = {}
+
+    def called(self, principal: str, action: str) -> None:
+        """Count a call."""
+        with self._lock:
+            self._calls[principal, action] += 1
+
+    def denied(self, denial: Denial) -> None:
+        """Keep a denial, for the report of who lacks what."""
+        with self._lock:
+            self._denials.append(denial)
+
+    def allowed(self, role: str, action: str) -> None:
+        """Note that a role used a right."""
+        with self._lock:
+            self._rights.setdefault(role, set()).add(action)
+
+    def rights(self) -> dict[str, list[str]]:
+        """The actions that each role was allowed, by the role's ARN."""
+        with self._lock:
+            return {role: sorted(actions) for role, actions in sorted(self._rights.items())}
+
+    def unimplemented(self, action: str) -> None:
+        """Count a call that the cloud could not answer."""
+        with self._lock:
+            self._unimplemented[action] += 1
+
+    def clear(self) -> None:
+        """Forget all counts and denials."""
+        with self._lock:
+            self._calls.clear()
+            self._denials.clear()
+            self._unimplemented.clear()
+            self._rights.clear()
+
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Counts by principal, then by `service:Operation`."""
+        with self._lock:
+            found: dict[str, dict[str, int]] = {}
+            for (principal, action), count in sorted(self._calls.items()):
+                found.setdefault(principal, {})[action] = count
+            return found
+
+    def denials(self) -> list[dict[str, Any]]:
+        """The denials, oldest first, at most the last thousand."""
+        with self._lock:
+            return [
+                {
+                    "principal": denial.principal,
+                    "action": denial.action,
+                    "resource": denial.resource,
+                    "reason": denial.reason,
+                }
+                for denial in self._denials
+            ]
+
+    def missing(self) -> dict[str, int]:
+        """Counts of the calls that nothing here implements."""
+        with self._lock:
+            return dict(sorted(self._unimplemented.items()))

@@ -1,0 +1,94 @@
+"""What exists now and did not at the start: the proof that nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from testbed.cloud import addresses, backends
+from testbed.cloud.instances import alive
+from testbed.cloud.world import World
+
+
+def everything(world: World) -> Iterator[tuple[str, str]]:
+    """(kind, identity) of everything that exists."""
+    for instance in alive(world):
+        yield "instances", instance.identity
+        for volume in instance.volumes:
+            yield "volumes", volume.identity
+        for interface in instance.interfaces:
+            yield "networkInterfaces", interface.identity
+    for volume_identity in world.detached_volumes:
+        yield "volumes", volume_identity
+    for interface_identity in world.detached_interfaces:
+        yield "networkInterfaces", interface_identity
+    for template in world.launch_templates.values():
+        yield "launchTemplates", template.name
+    yield from _iam()
+    yield from _messaging(world)
+    yield from _eks(world)
+    yield from _network_tags(world)
+    for identity in world.capacity_reservations:
+        yield "capacityReservations", identity
+    for name in world.placement_groups:
+        yield "placementGroups", name
+    for identity in addresses.security_groups(world):
+        yield "securityGroups", identity
+
+
+def _iam() -> Iterator[tuple[str, str]]:
+    iam = backends.iam()
+    for profile in list(iam.instance_profiles.values()):
+        yield "instanceProfiles", profile.name
+    for role in list(iam.roles.values()):
+        yield "roles", role.name
+        for name in (*role.policies, *role.managed_policies):
+            yield "rolePolicies", f"{role.name}: {name}"
+    for policy in list(iam.managed_policies.values()):
+        if f"::{backends.ACCOUNT}:" in policy.arn:
+            yield "policies", policy.arn
+    for provider in list(iam.open_id_providers.values()):
+        yield "openIdConnectProviders", provider.arn
+
+
+def _messaging(world: World) -> Iterator[tuple[str, str]]:
+    for name in list(backends.sqs(world.region).queues):
+        yield "queues", name
+    for bus in list(backends.events(world.region).event_buses.values()):
+        for rule in list(bus.rules.values()):
+            yield "rules", rule.name
+
+
+def _eks(world: World) -> Iterator[tuple[str, str]]:
+    held = world.clusters
+    for _, principal in held.access_entries:
+        yield "accessEntries", principal
+    for association in held.associations.values():
+        account = f"{association['namespace']}/{association['serviceAccount']}"
+        yield "podIdentityAssociations", account
+    for name, addon in held.addons:
+        yield "addons", f"{name}/{addon}"
+    for cluster in held.described.values():
+        for key, value in cluster["tags"].items():
+            yield "clusterTags", f"{cluster['name']}: {key}={value}"
+
+
+def _network_tags(world: World) -> Iterator[tuple[str, str]]:
+    for identity, tags in list(backends.ec2(world.region).tags.items()):
+        if identity.startswith(("subnet-", "sg-", "vpc-", "rtb-")):
+            for key, value in list(tags.items()):
+                yield "networkTags", f"{identity}: {key}={value}"
+
+
+def identities(world: World) -> frozenset[str]:
+    """Everything that exists, as one set of names."""
+    return frozenset(f"{kind} {identity}" for kind, identity in everything(world))
+
+
+def report(world: World) -> dict[str, list[str]]:
+    """What exists and was not there at the start, by kind; empty when nothing is left."""
+    found: dict[str, list[str]] = {}
+    with world.lock:
+        for kind, identity in everything(world):
+            if f"{kind} {identity}" not in world.seeded:
+                found.setdefault(kind, []).append(identity)
+    return {kind: sorted(names) for kind, names in sorted(found.items())}

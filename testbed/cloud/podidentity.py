@@ -1,0 +1,114 @@
+"""EKS Pod Identity associations: which role a service account gets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.cloud import backends
+from testbed.cloud.eks import cluster, not_found
+from testbed.cloud.errors import AwsError
+from testbed.cloud.filters import page
+from testbed.cloud.operations import operation
+from testbed.cloud.wire import Call
+from testbed.cloud.world import World, now
+
+
+def association_of(
+    world: World, *, cluster_name: str, namespace: str, service_account: str
+) -> dict[str, Any] | None:
+    """The association of a service account, if it has one."""
+    for association in world.clusters.associations.values():
+        if (
+            association["clusterName"] == cluster_name
+            and association["namespace"] == namespace
+            and association["serviceAccount"] == service_account
+        ):
+            return association
+    return None
+
+
+def _association(world: World, call: Call) -> dict[str, Any]:
+    cluster(world, call.require("clusterName"))
+    identity = call.require("associationId")
+    association = world.clusters.associations.get(identity)
+    if association is None or association["clusterName"] != call.get("clusterName"):
+        raise not_found(f"The specified association was not found: {identity}")
+    return association
+
+
+@operation("eks", "CreatePodIdentityAssociation")
+def create_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
+    """Bind a role to a service account."""
+    name, role = call.require("clusterName"), call.require("roleArn")
+    cluster(world, name)
+    namespace, service_account = call.require("namespace"), call.require("serviceAccount")
+    if association_of(
+        world, cluster_name=name, namespace=namespace, service_account=service_account
+    ):
+        raise AwsError(
+            "ResourceInUseException",
+            f"Association already exists: {namespace}/{service_account}",
+            status=409,
+        )
+    if role not in {each.arn for each in list(backends.iam().roles.values())}:
+        raise AwsError(
+            "InvalidParameterException", f"Role provided in the request does not exist: {role}"
+        )
+    identity = f"a-{secrets.token_hex(9)[:17]}"
+    association = {
+        "clusterName": name,
+        "namespace": namespace,
+        "serviceAccount": service_account,
+        "roleArn": role,
+        "associationArn": world.arn("eks", f"podidentityassociation/{name}/{identity}"),
+        "associationId": identity,
+        "tags": dict(call.get("tags", {})),
+        "createdAt": now(),
+        "modifiedAt": now(),
+        "disableSessionTags": bool(call.get("disableSessionTags", False)),
+    }
+    world.clusters.associations[identity] = association
+    return {"association": association}
+
+
+@operation("eks", "DescribePodIdentityAssociation")
+def describe_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
+    """One association."""
+    return {"association": _association(world, call)}
+
+
+@operation("eks", "UpdatePodIdentityAssociation")
+def update_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
+    """Bind another role."""
+    association = _association(world, call)
+    for name in ("roleArn", "disableSessionTags"):
+        if call.get(name) is not None:
+            association[name] = call.get(name)
+    association["modifiedAt"] = now()
+    return {"association": association}
+
+
+@operation("eks", "DeletePodIdentityAssociation")
+def delete_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
+    """Unbind the role."""
+    association = _association(world, call)
+    del world.clusters.associations[association["associationId"]]
+    return {"association": association}
+
+
+@operation("eks", "ListPodIdentityAssociations")
+def list_pod_identity_associations(world: World, call: Call) -> Mapping[str, Any]:
+    """The associations of a cluster, by namespace and service account if asked."""
+    name = call.require("clusterName")
+    cluster(world, name)
+    matching = [
+        association
+        for association in world.clusters.associations.values()
+        if association["clusterName"] == name
+        and call.get("namespace") in (None, association["namespace"])
+        and call.get("serviceAccount") in (None, association["serviceAccount"])
+    ]
+    found, token = page(matching, call, default=100)
+    return {"associations": found, "nextToken": token}

@@ -1,0 +1,104 @@
+"""IAM: listings that moto lacks or answers without their filter, and the role of spot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from testbed.cloud import backends
+from testbed.cloud.errors import AwsError, not_implemented
+from testbed.cloud.operations import operation
+from testbed.cloud.wire import Call
+from testbed.cloud.world import World
+
+
+def _role(role: Any) -> dict[str, Any]:
+    return {
+        "Path": role.path,
+        "RoleName": role.name,
+        "RoleId": role.id,
+        "Arn": role.arn,
+        "CreateDate": role.create_date,
+        "AssumeRolePolicyDocument": quote(str(role.assume_role_policy_document)),
+    }
+
+
+def _profile(profile: Any) -> dict[str, Any]:
+    return {
+        "Path": profile.path,
+        "InstanceProfileName": profile.name,
+        "InstanceProfileId": profile.id,
+        "Arn": profile.arn,
+        "CreateDate": profile.create_date,
+        "Roles": [_role(role) for role in profile.roles],
+        "Tags": profile.tags,
+    }
+
+
+@operation("iam", "ListInstanceProfiles")
+def list_instance_profiles(world: World, call: Call) -> Mapping[str, Any]:
+    """Profiles under a path, without their tags, as in AWS."""
+    prefix = call.get("PathPrefix", "/")
+    found = sorted(
+        (p for p in list(backends.iam().instance_profiles.values()) if p.path.startswith(prefix)),
+        key=lambda profile: str(profile.name),
+    )
+    start, size = int(call.get("Marker") or 0), int(call.get("MaxItems") or 100)
+    described = [_profile(profile) | {"Tags": []} for profile in found[start : start + size]]
+    more = start + size < len(found)
+    return {
+        "InstanceProfiles": described,
+        "IsTruncated": more,
+        "Marker": str(start + size) if more else None,
+    }
+
+
+SERVICE_ROLES = {"spot.amazonaws.com": "AWSServiceRoleForEC2Spot"}
+"""Service → the name of its linked role, where moto's rule would name it otherwise."""
+
+
+@operation("iam", "CreateServiceLinkedRole")
+def create_service_linked_role(world: World, call: Call) -> Mapping[str, Any]:
+    """The role that lets a service act in the account; there is one of each."""
+    service = call.require("AWSServiceName")
+    name = SERVICE_ROLES.get(service)
+    if name is None:
+        raise not_implemented("iam", f"CreateServiceLinkedRole for {service}")
+    iam = backends.iam()
+    if name in {role.name for role in list(iam.roles.values())}:
+        raise AwsError(
+            "InvalidInput",
+            f"Service role name {name} has been taken in this account, please try a different "
+            "suffix.",
+        )
+    return {"Role": _role(make_service_linked_role(service))}
+
+
+def make_service_linked_role(service: str) -> Any:
+    """Make the linked role of a service in moto."""
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": service},
+        "Action": "sts:AssumeRole",
+    }
+    return backends.iam().create_role(
+        role_name=SERVICE_ROLES[service],
+        assume_role_policy_document=json.dumps({"Version": "2012-10-17", "Statement": [statement]}),
+        path=f"/aws-service-role/{service}/",
+        permissions_boundary=None,
+        description="",
+        tags=[],
+        max_session_duration="3600",
+    )
+
+
+@operation("iam", "ListInstanceProfileTags")
+def list_instance_profile_tags(world: World, call: Call) -> Mapping[str, Any]:
+    """The tags of a profile."""
+    name = call.require("InstanceProfileName")
+    for profile in list(backends.iam().instance_profiles.values()):
+        if profile.name == name:
+            return {"Tags": profile.tags, "IsTruncated": False}
+    raise AwsError("NoSuchEntity", f"Instance profile {name} not found", status=404)

@@ -1,0 +1,53 @@
+"""SQS: attributes keep one another, and events arrive only where the policy lets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from testbed.cloud import backends, policies
+from testbed.cloud.ledger import Denial
+from testbed.cloud.wire import Call
+from testbed.cloud.world import World
+
+EVENTBRIDGE = "events.amazonaws.com"
+
+
+@contextmanager
+def keeping_policy(world: World, call: Call) -> Iterator[None]:
+    """Put a queue's policy back, which moto drops when another attribute is set."""
+    queue = None
+    if call.service == "sqs" and call.operation == "SetQueueAttributes":
+        name = str(call.get("QueueUrl", "")).rsplit("/", 1)[-1]
+        queue = backends.sqs(world.region).queues.get(name)
+    policy = queue.policy if queue is not None else None
+    yield
+    if policy and "Policy" not in call.get("Attributes", {}):
+        backends.sqs(world.region).queues[name].policy = policy
+
+
+def may_deliver(world: World, *, queue_name: str, rule_arn: str) -> bool:
+    """Whether a queue's policy lets EventBridge send it a rule's events.
+
+    As in AWS nobody is told of an event that does not arrive; here it is in
+    the list of denials.
+    """
+    queue = backends.sqs(world.region).queues.get(queue_name)
+    if queue is None:
+        return False
+    verdict = policies.evaluate(
+        [policies.parse(queue.policy)] if queue.policy else [],
+        action="sqs:SendMessage",
+        resource=queue.queue_arn,
+        context={
+            # The loopback endpoint stands in for AWS's HTTPS endpoints.
+            "aws:SecureTransport": ["true"],
+            "aws:SourceArn": [rule_arn],
+            "aws:SourceAccount": [backends.ACCOUNT],
+        },
+        principal={"Service": EVENTBRIDGE},
+    )
+    if not verdict.allowed:
+        denial = Denial(EVENTBRIDGE, "sqs:SendMessage", queue.queue_arn, verdict.reason)
+        world.ledger.denied(denial)
+    return verdict.allowed

@@ -1,0 +1,65 @@
+"""Resource Groups Tagging API: everything with a tag, by ARN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from testbed.cloud import backends, tags
+from testbed.cloud.filters import page
+from testbed.cloud.operations import operation
+from testbed.cloud.wire import Call
+from testbed.cloud.world import World
+
+
+def _tagged(world: World) -> Iterator[tuple[str, dict[str, str]]]:
+    for identity, held in list(backends.ec2(world.region).tags.items()):
+        if held and tags.exists(world, identity):
+            yield world.arn("ec2", f"{tags.kind_of(identity)}/{identity}"), dict(held)
+    for cluster in world.clusters.described.values():
+        yield cluster["arn"], cluster["tags"]
+    for entry in world.clusters.access_entries.values():
+        yield entry["accessEntryArn"], entry["tags"]
+    for association in world.clusters.associations.values():
+        yield association["associationArn"], association["tags"]
+    for queue in list(backends.sqs(world.region).queues.values()):
+        yield queue.queue_arn, dict(queue.tags)
+    for bus in list(backends.events(world.region).event_buses.values()):
+        for rule in list(bus.rules.values()):
+            yield rule.arn, {tag["Key"]: tag["Value"] for tag in _rule_tags(world, rule.arn)}
+
+
+def _rule_tags(world: World, arn: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = backends.events(world.region).list_tags_for_resource(arn)["Tags"]
+    return found
+
+
+@operation("resourcegroupstaggingapi", "GetResources")
+def get_resources(world: World, call: Call) -> Mapping[str, Any]:
+    """Resources by tag and by type, such as `ec2:instance`; IAM has none, as in AWS."""
+    types = call.get("ResourceTypeFilters", [])
+    filters = {item["Key"]: item.get("Values") or [] for item in call.get("TagFilters", [])}
+
+    def is_wanted(arn: str, held: Mapping[str, str]) -> bool:
+        service, resource = arn.split(":")[2], arn.split(":", 5)[5]
+        kind = f"{service}:{resource.split('/')[0]}"
+        if types and not {service, kind} & set(types):
+            return False
+        return bool(held) and all(
+            key in held and (not values or held[key] in values) for key, values in filters.items()
+        )
+
+    matching = [each for each in _tagged(world) if is_wanted(*each)]
+    parameters = {
+        "NextToken": call.get("PaginationToken"),
+        "MaxResults": call.get("ResourcesPerPage"),
+    }
+    paging = Call("", "", "", parameters, None, None)
+    found, token = page(matching, paging, default=100)
+    return {
+        "PaginationToken": token or "",
+        "ResourceTagMappingList": [
+            {"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in held.items()]}
+            for arn, held in found
+        ],
+    }

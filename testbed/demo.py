@@ -1,0 +1,237 @@
+"""`make demo`: the story with a live view of pods and nodes, and a summary at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from testbed import processes
+from testbed.cloud.control import CloudControl
+from testbed.kubeclient import KubeClient, Kubeconfig
+from testbed.progress import Terminal
+from testbed.pulumiengine import PulumiEngine
+from testbed.scene import NodeView, Scene, Sight
+from testbed.story import ClaimError, Story, Summary
+from testbed.testbed import CHECKOUT, Testbed
+
+SHOWN_NODES = 18
+SHOWN_LINES = 6
+LOG_SECONDS = 5.0
+"""How often a log, in place of a terminal, hears what is seen."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """Draws the story: steps done, the engine's last lines, pods, and nodes."""
+
+    console: Console
+    done: list[str] = field(default_factory=list)
+    title: str = ""
+    began: float = 0.0
+    sight: Sight = field(default_factory=Sight)
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN_LINES))
+    live: Live | None = None
+    spoke: float = 0.0
+
+    @contextmanager
+    def lit(self) -> Iterator[None]:
+        """Show the live view while the block runs; a log gets plain lines instead."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(get_renderable=self.drawn, console=self.console, refresh_per_second=4) as live:
+            self.live = live
+            yield
+        self.live = None
+
+    def begin(self, title: str) -> None:
+        """A step begins."""
+        self.title, self.began = title, time.monotonic()
+        self.lines.clear()
+        self._say(f"▸ {title} …")
+
+    def see(self, sight: Sight) -> None:
+        """Keep the latest sight; a log hears of it now and then."""
+        self.sight = sight
+        now = time.monotonic()
+        if now - self.spoke >= LOG_SECONDS:
+            self.spoke = now
+            self._say(f"  {_counts(sight)}")
+
+    def end(self, title: str, seconds: float, outcome: str) -> None:
+        """A step held."""
+        self.title = ""
+        line = f"✓ {title} ({seconds:.1f} s): {outcome}"
+        if self.live is not None:
+            self.done.append(line)
+        self._say(line)
+
+    def engine_line(self, line: str) -> None:
+        """Show what the Pulumi engine prints."""
+        self.lines.append(line)
+        self._say(f"    {line}")
+
+    def drawn(self) -> RenderableType:
+        """Return the whole picture."""
+        parts: list[RenderableType] = [Text(line, style="green") for line in self.done]
+        if self.title:
+            elapsed = time.monotonic() - self.began
+            parts.append(Text(f"▸ {self.title} … {elapsed:.0f} s", style="bold yellow"))
+            parts += [
+                Text(f"    {line}", style="dim", overflow="ellipsis", no_wrap=True)
+                for line in self.lines
+            ]
+        parts.append(_pods(self.sight))
+        if self.sight.instances:
+            parts.append(_nodes(self.sight))
+        return Group(*parts)
+
+    def _say(self, text: str) -> None:
+        if self.live is None:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def configuration(testbed: Testbed) -> Mapping[str, str]:
+    """Return the stack's settings by which the Pulumi program finds the testbed."""
+    assert testbed.cloud is not None
+    return {
+        "clusterName": testbed.cluster_name,
+        "region": testbed.region,
+        "awsEndpoint": testbed.cloud.url,
+        "kubeconfig": str(testbed.cluster.kubeconfig),
+        "image": "testbed/checkout:local",
+        "nodePools": str(CHECKOUT / "testbed" / "nodepools"),
+    }
+
+
+async def told(testbed: Testbed, engine: PulumiEngine, stage: Stage) -> Summary:
+    """Tell the story on a testbed that is up."""
+    assert testbed.cloud is not None
+    async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
+        story = Story(
+            scene=Scene(kube, CloudControl(testbed.cloud.url)),
+            engine=engine,
+            configuration=configuration(testbed),
+            logs=testbed.directory / "workloads" / "logs",
+            narrator=stage,
+        )
+        return await story.tell()
+
+
+def _workplace() -> Path:
+    """Where one demo lives; its keeper removes it, whatever ends the demo."""
+    return Path(tempfile.gettempdir()) / f"joiner-demo-{os.getpid()}"
+
+
+def main() -> int:
+    """Run the demo; 0 when every step held."""
+    console = Console()
+    stage = Stage(console)
+    began = time.monotonic()
+    with processes.kept(_workplace()) as directory:
+        testbed = Testbed(directory=directory / "testbed", progress=Terminal(console))
+        stage.begin("testbed up")
+        try:
+            with testbed:
+                stage.end("testbed up", time.monotonic() - began, "control plane, cloud, kubelets")
+                engine = PulumiEngine(
+                    directory=directory / "pulumi",
+                    project=CHECKOUT,
+                    environment=testbed.environment(),
+                    show=stage.engine_line,
+                    progress=Terminal(console),
+                )
+                console.print(f"Pulumi plugins: {engine.home}", highlight=False, markup=False)
+                with stage.lit():
+                    summary = asyncio.run(told(testbed, engine, stage))
+        except ClaimError as failure:
+            console.print(Panel(Text(str(failure)), title="the story ended here", style="red"))
+            return 1
+        except KeyboardInterrupt:
+            console.print("\nStopped; everything that ran has been ended.")
+            return 130
+    _print(console, summary, time.monotonic() - began)
+    return 0
+
+
+def _counts(sight: Sight) -> str:
+    return (
+        f"pods {sight.running} running, {sight.bound} bound of {len(sight.pods)}; "
+        f"nodes {len(sight.nodes)}, instances {len(sight.instances)}; {sight.cost:.3f} $/h"
+    )
+
+
+def _pods(sight: Sight) -> RenderableType:
+    total = max(len(sight.pods), 1)
+    width = 50
+    running = round(width * sight.running / total)
+    bound = round(width * sight.bound / total) - running
+    bar = Text("█" * running, style="green")
+    bar.append("▒" * max(bound, 0), style="yellow")
+    bar.append("·" * (width - running - max(bound, 0)), style="dim")
+    bar.append(f"  {_counts(sight)}", style="")
+    return bar
+
+
+def _nodes(sight: Sight) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("instance", "type", "zone", "capacity", "$/h", "state", "pods"):
+        table.add_column(column, justify="right" if column in ("$/h", "pods") else "left")
+    by_id = {n.instance.instance_id: n for n in sight.nodes}
+    for instance in sorted(sight.instances, key=lambda i: i.launch_time)[:SHOWN_NODES]:
+        node = by_id.get(instance.instance_id)
+        table.add_row(
+            instance.instance_id,
+            instance.instance_type,
+            instance.zone,
+            instance.capacity_type,
+            f"{instance.price:.4f}",
+            _state(instance.state, node),
+            str(len(sight.pods_on(node.name))) if node else "",
+        )
+    hidden = len(sight.instances) - SHOWN_NODES
+    if hidden > 0:
+        table.add_row(f"… and {hidden} more")
+    return table
+
+
+def _state(instance: str, node: NodeView | None) -> str:
+    if node is None:
+        return instance
+    if node.terminating:
+        return "draining"
+    if node.initialized:
+        return "ready"
+    return "registered" if node.ready else "joining"
+
+
+def _print(console: Console, summary: Summary, seconds: float) -> None:
+    table = Table(title="Joiner: the demo in figures", box=None, header_style="bold")
+    table.add_column("what")
+    table.add_column("figure")
+    table.add_row("pods bound", str(summary.pods_bound))
+    table.add_row("pods created → all bound", f"{summary.seconds_to_bound:.1f} s")
+    nodes = ", ".join(f"{n} × {kind}" for kind, n in sorted(summary.nodes_by_type.items()))
+    table.add_row("nodes launched", nodes)
+    gap = f" ({summary.cost / summary.lower_bound:.3f} × the bound)" if summary.lower_bound else ""
+    table.add_row("cost", f"{summary.cost:.4f} $/h{gap}")
+    table.add_row("proven lower bound", f"{summary.lower_bound:.4f} $/h")
+    left = ", ".join(f"{k}: {v}" for k, v in summary.left.items())
+    table.add_row("left after destroy", left or "nothing")
+    for step in summary.steps:
+        table.add_row(f"  {step.title}", f"{step.seconds:.1f} s")
+    table.add_row("in all", f"{seconds:.1f} s")
+    console.print(table)

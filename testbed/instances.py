@@ -1,0 +1,287 @@
+"""What a running EC2 instance looks like as a Node. Pure: instance and orders in, manifest out.
+
+How large the machine is:
+
+* The kernel and the hypervisor keep part of the nominal memory for themselves, so a kubelet
+  never sees all of it. Real instances show between 2 % and 8 % less; here it is 6 % of every
+  type, so that Karpenter's default estimate of 7.5 % is a safe one, as it is meant to be.
+* Pods are what the user data says, else what the type's network interfaces can address.
+* Extended resources (GPUs and the like) are there at registration, as if their device plugin
+  ran already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+from typing import Any, Self
+
+from testbed.kubeclient import Object
+from testbed.quantities import GIBIBYTE, MEBIBYTE, format_cpu, format_memory, parse_quantity
+from testbed.userdata import Bootstrap, Dialect, Taint
+
+KWOK_NODE = "kwok.x-k8s.io/node"
+KWOK_STATUS = "kwok.x-k8s.io/status"
+UNINITIALIZED = "node.cloudprovider.kubernetes.io/uninitialized"
+SHUTDOWN = "node.cloudprovider.kubernetes.io/shutdown"
+NOT_READY = "node.kubernetes.io/not-ready"
+
+VISIBLE_MEMORY = Fraction(94, 100)
+DEFAULT_STORAGE_GIB = 20
+
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+GPU_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "habana": "habana.ai/gaudi"}
+
+GONE = frozenset({"terminated"})
+SILENT = frozenset({"shutting-down", "stopping", "stopped"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One EC2 instance, as the test cloud tells of it."""
+
+    id: str
+    state: str  # pending, running, shutting-down, terminated, stopping, stopped
+    type: str
+    zone: str
+    zone_id: str = ""
+    private_ip: str
+    private_dns_name: str
+    user_data: str = ""
+    image_name: str = ""
+    architecture: str = "x86_64"
+    role_arn: str | None = None
+    cpu: int
+    memory_mib: int
+    eni_pods: int
+    storage_gib: int = DEFAULT_STORAGE_GIB
+    local_storage_gb: int = 0
+    extended_resources: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row of `/testbed/instances`."""
+        return cls(
+            id=row["instanceId"],
+            state=row["state"],
+            type=row["instanceType"],
+            zone=row["zone"],
+            zone_id=row.get("zoneId") or "",
+            private_ip=row["privateIp"],
+            private_dns_name=row["privateDnsName"],
+            user_data=row.get("userData") or "",
+            image_name=row.get("imageName") or "",
+            architecture=row.get("architecture") or "x86_64",
+            role_arn=row.get("roleArn"),
+            cpu=row["cpu"],
+            memory_mib=row["memoryMiB"],
+            eni_pods=row["maxPods"],
+            storage_gib=row.get("storageGiB") or DEFAULT_STORAGE_GIB,
+            local_storage_gb=row.get("localStorageGB") or 0,
+            extended_resources=_extended_resources(row),
+        )
+
+    @property
+    def provider_id(self) -> str:
+        """How a Node names its instance."""
+        return f"aws:///{self.zone}/{self.id}"
+
+    @property
+    def region(self) -> str:
+        """The zone's region."""
+        return self.zone.rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+def _extended_resources(row: Mapping[str, Any]) -> dict[str, int]:
+    resources: dict[str, int] = {}
+    for gpu in row.get("gpus") or []:
+        name = GPU_RESOURCES.get(str(gpu["manufacturer"]).lower())
+        if name and gpu["count"]:
+            resources[name] = resources.get(name, 0) + gpu["count"]
+    resources.update(row.get("extendedResources") or {})
+    return resources
+
+
+def registered_node(instance: Instance, orders: Bootstrap) -> Object:
+    """Make the Node that the kubelet registers: not ready yet, not seen by the cloud provider."""
+    capacity = _capacity(instance, orders)
+    architecture = ARCHITECTURES[instance.architecture]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": instance.private_dns_name,
+            "labels": {
+                "beta.kubernetes.io/arch": architecture,
+                "beta.kubernetes.io/os": "linux",
+                "kubernetes.io/arch": architecture,
+                "kubernetes.io/hostname": instance.private_dns_name,
+                "kubernetes.io/os": "linux",
+                **orders.labels,
+            },
+            "annotations": {
+                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+                KWOK_NODE: "fake",
+            },
+        },
+        "spec": {
+            "providerID": instance.provider_id,
+            "taints": [
+                {"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"},
+                {"key": NOT_READY, "effect": "NoSchedule"},
+                *(_taint(taint) for taint in orders.taints),
+            ],
+        },
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": instance.private_ip},
+                {"type": "InternalDNS", "address": instance.private_dns_name},
+                {"type": "Hostname", "address": instance.private_dns_name},
+            ],
+            "capacity": {name: _written(name, amount) for name, amount in capacity.items()},
+            "allocatable": {
+                name: _written(name, amount)
+                for name, amount in _allocatable(instance, orders, capacity).items()
+            },
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "False",
+                    "reason": "KubeletNotReady",
+                    "message": "the container runtime's network is not ready",
+                }
+            ],
+            "nodeInfo": _node_info(instance, orders, architecture),
+        },
+    }
+
+
+def cloud_labels(instance: Instance) -> dict[str, str]:
+    """Return what the AWS cloud controller manager adds to a Node's labels."""
+    labels = {
+        "beta.kubernetes.io/instance-type": instance.type,
+        "failure-domain.beta.kubernetes.io/region": instance.region,
+        "failure-domain.beta.kubernetes.io/zone": instance.zone,
+        "node.kubernetes.io/instance-type": instance.type,
+        "topology.kubernetes.io/region": instance.region,
+        "topology.kubernetes.io/zone": instance.zone,
+    }
+    if instance.zone_id:
+        labels["topology.k8s.aws/zone-id"] = instance.zone_id
+    return labels
+
+
+def _taint(taint: Taint) -> Object:
+    written = {"key": taint.key, "effect": taint.effect}
+    return {**written, "value": taint.value} if taint.value else written
+
+
+def _node_info(instance: Instance, orders: Bootstrap, architecture: str) -> Object:
+    # A letter first: kwok writes these back without quotes, and digits alone would be a number.
+    unique = f"ec2{instance.id.removeprefix('i-')}"
+    return {
+        "architecture": architecture,
+        "bootID": unique,
+        "containerRuntimeVersion": "containerd://2.1.5",
+        "kernelVersion": "6.12.0",
+        "kubeProxyVersion": "",
+        "kubeletVersion": "v1.36.3-eks-testbed",
+        "machineID": unique,
+        "operatingSystem": "linux",
+        "osImage": f"{orders.dialect} (testbed)",
+        "systemUUID": unique,
+    }
+
+
+def _capacity(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
+    memory = instance.memory_mib * MEBIBYTE * VISIBLE_MEMORY
+    storage = Fraction(instance.storage_gib * GIBIBYTE)
+    if orders.local_storage and instance.local_storage_gb:
+        storage = Fraction(instance.local_storage_gb * 10**9)
+    return {
+        "cpu": Fraction(instance.cpu),
+        "memory": Fraction(int(memory / 1024) * 1024),
+        "ephemeral-storage": storage,
+        "pods": Fraction(_pods(instance, orders)),
+        **{name: Fraction(count) for name, count in instance.extended_resources.items()},
+    }
+
+
+def _pods(instance: Instance, orders: Bootstrap) -> int:
+    most = instance.eni_pods if orders.max_pods is None else orders.max_pods
+    if orders.pods_per_core:
+        return min(most, orders.pods_per_core * instance.cpu)
+    return most
+
+
+def _allocatable(
+    instance: Instance, orders: Bootstrap, capacity: Mapping[str, Fraction]
+) -> dict[str, Fraction]:
+    kube = _reserved(instance, orders)
+    system = {name: parse_quantity(text) for name, text in orders.system_reserved.items()}
+    evicted = _evicted(orders, capacity)
+    return {
+        name: max(
+            amount
+            - kube.get(name, Fraction(0))
+            - system.get(name, Fraction(0))
+            - evicted.get(name, Fraction(0)),
+            Fraction(0),
+        )
+        for name, amount in capacity.items()
+    }
+
+
+def _reserved(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
+    asked = {name: parse_quantity(text) for name, text in orders.kube_reserved.items()}
+    if asked and orders.dialect is Dialect.BOOTSTRAP:
+        return asked  # a kubelet flag replaces the configuration's whole map
+    pods = _pods(instance, orders) if orders.dialect is Dialect.BOTTLEROCKET else instance.eni_pods
+    return {
+        "cpu": _reserved_cpu(instance.cpu),
+        "memory": Fraction((11 * pods + 255) * MEBIBYTE),
+        "ephemeral-storage": Fraction(GIBIBYTE),
+        **asked,
+    }
+
+
+def _reserved_cpu(cores: int) -> Fraction:
+    """Keep 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    bands = ((1, Fraction(60)), (1, Fraction(10)), (2, Fraction(5)), (cores, Fraction(5, 2)))
+    millicores, left = 0, cores
+    for width, each in bands:
+        taken = min(width, left)
+        millicores += int(taken * each)
+        left -= taken
+    return Fraction(millicores, 1000)
+
+
+def _evicted(orders: Bootstrap, capacity: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    thresholds = {"memory.available": "100Mi", "nodefs.available": "10%"}
+    if orders.eviction_hard and orders.dialect is Dialect.BOOTSTRAP:
+        thresholds = {}
+    thresholds.update(orders.eviction_hard)
+    signals = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
+    return {
+        signals[signal]: _threshold(text, capacity[signals[signal]])
+        for signal, text in thresholds.items()
+        if signal in signals
+    }
+
+
+def _threshold(text: str, whole: Fraction) -> Fraction:
+    if not text.endswith("%"):
+        return parse_quantity(text)
+    percent = parse_quantity(text[:-1])
+    # The kubelet reads 100 % (and 0 %) as "no threshold".
+    return Fraction(0) if percent == 100 else Fraction(ceil(whole * percent / 100))
+
+
+def _written(name: str, amount: Fraction) -> str:
+    if name == "cpu":
+        return str(int(amount)) if amount.denominator == 1 else format_cpu(amount)
+    if name in ("memory", "ephemeral-storage"):
+        return format_memory(amount)
+    return str(int(amount))

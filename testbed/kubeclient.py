@@ -1,0 +1,329 @@
+"""A thin asynchronous client of the Kubernetes API, for the testbed's kubelets.
+
+Objects are plain JSON. Paths are those of the API (`/api/v1/nodes/NAME/status`).
+
+* KubernetesError          the API server answered with an error; carries its Status
+  x NotFoundError          404
+  x ConflictError          409: the object exists already, or has changed since it was read
+  x UnprocessableError     422: the object breaks a rule of its schema
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import yaml
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+PAGE_SIZE = 500
+REQUEST_SECONDS = 30
+WATCH_SECONDS = 240
+RETRY_SECONDS = 0.5
+
+
+class KubernetesError(Exception):
+    """The API server refused a request."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class NotFoundError(KubernetesError):
+    """The object does not exist."""
+
+
+class ConflictError(KubernetesError):
+    """The object exists already, or has changed since it was read."""
+
+
+class UnprocessableError(KubernetesError):
+    """The object breaks a rule of its schema."""
+
+
+_ERRORS: Mapping[int, type[KubernetesError]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    422: UnprocessableError,
+}
+
+
+class Patch(StrEnum):
+    """How the API server reads the body of a patch."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+class ChangeType(StrEnum):
+    """What happened to an object; SYNCED says that all that exists has been told."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    SYNCED = "SYNCED"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step in what `follow` tells."""
+
+    type: ChangeType
+    object: Object
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """What a kubeconfig's current context says about the server and the caller."""
+
+    server: str
+    certificate_authority: bytes  # PEM
+    client_certificate: bytes | None = None  # PEM
+    client_key: bytes | None = None  # PEM
+    token: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a kubeconfig; files that it names are relative to its folder.
+
+        Raises ValueError when it has no current context, or names what it does not define.
+        """
+        document = yaml.safe_load(path.read_text())
+        context = _named(document, "contexts", document.get("current-context"))["context"]
+        cluster = _named(document, "clusters", context["cluster"])["cluster"]
+        user = _named(document, "users", context["user"])["user"]
+        token_file = user.get("tokenFile")
+        return cls(
+            server=cluster["server"].rstrip("/"),
+            certificate_authority=_content(cluster, "certificate-authority", path.parent) or b"",
+            client_certificate=_content(user, "client-certificate", path.parent),
+            client_key=_content(user, "client-key", path.parent),
+            token=(path.parent / token_file).read_text() if token_file else user.get("token"),
+        )
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """Return the TLS settings of a connection; True where the server speaks plain HTTP."""
+        if not self.server.startswith("https://"):
+            return True
+        context = ssl.create_default_context(cadata=self.certificate_authority.decode())
+        if self.client_certificate and self.client_key:
+            # The ssl module takes certificates from files only.
+            with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
+                pem.write(self.client_certificate + b"\n" + self.client_key)
+                pem.flush()
+                context.load_cert_chain(pem.name)
+        return context
+
+
+def _named(document: Mapping[str, Any], kind: str, name: str | None) -> Mapping[str, Any]:
+    for entry in document.get(kind) or []:
+        if entry["name"] == name:
+            return dict(entry)
+    raise ValueError(f"the kubeconfig has no entry {name!r} among its {kind}")
+
+
+def _content(section: Mapping[str, Any], key: str, folder: Path) -> bytes | None:
+    if encoded := section.get(f"{key}-data"):
+        return base64.b64decode(str(encoded))
+    if named := section.get(key):
+        return (folder / str(named)).read_bytes()
+    return None
+
+
+class KubeClient:
+    """Speaks to one API server. Use it as an asynchronous context manager."""
+
+    def __init__(self, kubeconfig: Kubeconfig) -> None:
+        self.kubeconfig = kubeconfig
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        headers = {"User-Agent": "joiner-testbed"}
+        if self.kubeconfig.token:
+            headers["Authorization"] = f"Bearer {self.kubeconfig.token.strip()}"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self.kubeconfig.tls(), limit=64),
+            headers=headers,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, **query: str) -> Object:
+        """Read one object."""
+        return await self._json("GET", path, query=query)
+
+    async def create(self, path: str, body: Object) -> Object:
+        """Create an object in the collection at the path."""
+        return await self._json("POST", path, body=body)
+
+    async def patch(self, path: str, body: Any, *, how: Patch = Patch.MERGE) -> Object:
+        """Change an object, or one of its subresources."""
+        return await self._json("PATCH", path, body=body, content_type=how)
+
+    async def delete(
+        self, path: str, *, grace_seconds: int | None = None, uid: str | None = None
+    ) -> None:
+        """Delete an object; with a uid, only the object that bears it."""
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        await self._json("DELETE", path, body=body)
+
+    async def list(self, path: str, **query: str) -> tuple[list[Object], str]:
+        """Read a whole collection, page by page, with its resource version."""
+        objects: list[Object] = []
+        page: dict[str, str] = {"limit": str(PAGE_SIZE), **query}
+        while True:
+            answer = await self.get(path, **page)
+            objects += answer.get("items") or []
+            if not answer["metadata"].get("continue"):
+                return objects, answer["metadata"]["resourceVersion"]
+            page["continue"] = answer["metadata"]["continue"]
+
+    async def follow(self, path: str, **query: str) -> AsyncIterator[Change]:
+        """Tell every object of a collection, then SYNCED, then every change, without end.
+
+        A lost connection is taken up again; what vanished meanwhile is told as DELETED.
+        """
+        known: dict[str, Object] = {}
+        while True:
+            try:
+                objects, version = await self.list(path, **query)
+                for change in _difference(known, objects):
+                    yield change
+                yield Change(ChangeType.SYNCED, {})
+                async for change in self._watch(path, version, known, query):
+                    yield change
+            except (aiohttp.ClientError, TimeoutError, KubernetesError) as exc:
+                log.debug("the watch of %s broke: %s", path, exc)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _watch(
+        self, path: str, version: str, known: dict[str, Object], query: Mapping[str, str]
+    ) -> AsyncIterator[Change]:
+        """Tell changes until the server no longer knows the version."""
+        while True:
+            watch = {
+                **query,
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": version,
+                "timeoutSeconds": str(WATCH_SECONDS),
+            }
+            async with self._request("GET", path, query=watch, endless=True) as response:
+                async for line in _lines(response.content):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        return
+                    found = event["object"]
+                    version = found["metadata"]["resourceVersion"]
+                    if event["type"] == "BOOKMARK":
+                        continue
+                    change = Change(ChangeType(event["type"]), found)
+                    if change.type is ChangeType.DELETED:
+                        known.pop(found["metadata"]["uid"], None)
+                    else:
+                        known[found["metadata"]["uid"]] = found
+                    yield change
+
+    async def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        async with self._request(
+            method, path, query=query, body=body, content_type=content_type
+        ) as response:
+            return dict(await response.json())
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        endless: bool = False,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            raise RuntimeError("a KubeClient is used as an asynchronous context manager")
+        seconds = None if endless else REQUEST_SECONDS
+        async with self._session.request(
+            method,
+            self.kubeconfig.server + path,
+            params=query or {},
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": content_type},
+            timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=10),
+        ) as response:
+            if response.status >= 400:
+                raise _error(response.status, await response.text())
+            yield response
+
+
+def _error(status: int, text: str) -> KubernetesError:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {}
+    kind = _ERRORS.get(status, KubernetesError)
+    return kind(status, answer.get("reason", "Unknown"), answer.get("message", text))
+
+
+def _difference(known: dict[str, Object], objects: list[Object]) -> list[Change]:
+    """Bring what is known up to date and tell how it changed."""
+    present = {found["metadata"]["uid"]: found for found in objects}
+    changes = [Change(ChangeType.DELETED, known[uid]) for uid in known.keys() - present.keys()]
+    for uid, found in present.items():
+        if uid not in known:
+            changes.append(Change(ChangeType.ADDED, found))
+        elif known[uid]["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+            changes.append(Change(ChangeType.MODIFIED, found))
+    known.clear()
+    known.update(present)
+    return changes
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    # StreamReader.readline refuses lines beyond its buffer; a pod can be larger.
+    pending = b""
+    async for chunk in stream.iter_any():
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line

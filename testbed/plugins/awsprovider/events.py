@@ -1,0 +1,172 @@
+"""EventBridge: rules and their targets, which the SDK still calls `cloudwatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from typing_extensions import override
+
+from testbed.plugins.awsprovider.resourcetype import (
+    Function,
+    Resource,
+    canonical,
+    change_tags,
+    from_tag_list,
+    given,
+    name_of,
+    to_tag_list,
+)
+from testbed.plugins.codec import Bag
+
+DEFAULT_BUS: Final = "default"
+
+
+def _on_bus(name: str, bus: str) -> str:
+    return name if bus == DEFAULT_BUS else f"{bus}/{name}"
+
+
+class EventRule(Resource):
+    """`aws.cloudwatch.EventRule`."""
+
+    token = "aws:cloudwatch/eventRule:EventRule"
+    service = "events"
+    is_taggable = True
+    automatic_name = "name"
+    fixed = ("name", "namePrefix", "eventBusName")
+    computed = ("arn",)
+    defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
+    documents = ("eventPattern",)
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        name = name_of(inputs)
+        self._put(name, inputs, Tags=to_tag_list(inputs.get("tags")))
+        return _on_bus(name, inputs["eventBusName"])
+
+    def _put(self, name: str, inputs: Bag, **more: Any) -> None:
+        self.api.put_rule(
+            Name=name,
+            EventBusName=inputs["eventBusName"],
+            State=inputs.get("state") or "ENABLED",
+            **given(
+                inputs,
+                EventPattern="eventPattern",
+                ScheduleExpression="scheduleExpression",
+                Description="description",
+                RoleArn="roleArn",
+            ),
+            **more,
+        )
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        bus, _, name = identity.rpartition("/")
+        rule = self.api.describe_rule(Name=name, EventBusName=bus or DEFAULT_BUS)
+        pattern = rule.get("EventPattern")
+        tags = self.api.list_tags_for_resource(ResourceARN=rule["Arn"])["Tags"]
+        return {
+            "arn": rule["Arn"],
+            "name": name,
+            "eventBusName": bus or DEFAULT_BUS,
+            "eventPattern": canonical(pattern) if pattern else None,
+            "scheduleExpression": rule.get("ScheduleExpression") or None,
+            "state": rule["State"],
+            "description": rule.get("Description") or None,
+            "roleArn": rule.get("RoleArn") or None,
+            "tags": from_tag_list(tags),
+        }
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        name = identity.rpartition("/")[2]
+        self._put(name, new)
+        arn = self.api.describe_rule(Name=name, EventBusName=new["eventBusName"])["Arn"]
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_resource(ResourceARN=arn, Tags=to_tag_list(tags)),
+            untag=lambda keys: self.api.untag_resource(ResourceARN=arn, TagKeys=keys),
+        )
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        bus, _, name = identity.rpartition("/")
+        where = {"EventBusName": bus or DEFAULT_BUS}
+        if state.get("forceDestroy"):
+            targets = self.api.list_targets_by_rule(Rule=name, **where)["Targets"]
+            if targets:
+                ids = [target["Id"] for target in targets]
+                self.api.remove_targets(Rule=name, Ids=ids, **where)
+        self.api.delete_rule(Name=name, **where)
+
+
+class EventTarget(Resource):
+    """`aws.cloudwatch.EventTarget`."""
+
+    token = "aws:cloudwatch/eventTarget:EventTarget"
+    service = "events"
+    automatic_name = "targetId"
+    fixed = ("rule", "targetId", "eventBusName")
+    defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        self._put(inputs)
+        return _on_bus(f"{inputs['rule']}-{inputs['targetId']}", inputs["eventBusName"])
+
+    def _put(self, inputs: Bag) -> None:
+        target = {
+            "Id": inputs["targetId"],
+            "Arn": inputs["arn"],
+            **given(inputs, Input="input", InputPath="inputPath", RoleArn="roleArn"),
+        }
+        self.api.put_targets(
+            Rule=inputs["rule"], EventBusName=inputs["eventBusName"], Targets=[target]
+        )
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        place = state if state.get("rule") else self._find(identity)
+        if place is None:
+            return None
+        answer = self.api.list_targets_by_rule(
+            Rule=place["rule"], EventBusName=place["eventBusName"]
+        )
+        for target in answer["Targets"]:
+            if target["Id"] == place["targetId"]:
+                return {
+                    "rule": place["rule"],
+                    "eventBusName": place["eventBusName"],
+                    "targetId": target["Id"],
+                    "arn": target["Arn"],
+                    "input": target.get("Input"),
+                    "inputPath": target.get("InputPath"),
+                    "roleArn": target.get("RoleArn"),
+                }
+        return None
+
+    def _find(self, identity: str) -> Bag | None:
+        """The rule and target behind an imported id, in which both may contain dashes."""
+        bus, _, joined = identity.rpartition("/")
+        bus = bus or DEFAULT_BUS
+        for page in self.api.get_paginator("list_rules").paginate(EventBusName=bus):
+            for rule in page["Rules"]:
+                if joined.startswith(f"{rule['Name']}-"):
+                    target = joined.removeprefix(f"{rule['Name']}-")
+                    return {"rule": rule["Name"], "targetId": target, "eventBusName": bus}
+        return None
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self._put(new)
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.remove_targets(
+            Rule=state["rule"], EventBusName=state["eventBusName"], Ids=[state["targetId"]]
+        )
+
+
+RESOURCES: Final = (EventRule, EventTarget)
+FUNCTIONS: Final[Mapping[str, Function]] = {}

@@ -1,0 +1,576 @@
+"""Identity and Access Management: roles, policies, instance profiles, identity providers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+from typing_extensions import override
+
+from testbed.plugins.awsprovider.resourcetype import (
+    Function,
+    Resource,
+    canonical,
+    change_tags,
+    from_tag_list,
+    given,
+    name_of,
+    to_tag_list,
+)
+from testbed.plugins.awsprovider.session import Session
+from testbed.plugins.codec import Bag
+
+POLICY_VERSIONS: Final = 5  # how many versions of a policy IAM keeps before it refuses another
+
+
+class IamResource(Resource):
+    """IAM is one for all regions."""
+
+    service = "iam"
+    is_regional = False
+
+
+class Role(IamResource):
+    """`aws.iam.Role`."""
+
+    token = "aws:iam/role:Role"
+    is_taggable = True
+    automatic_name = "name"
+    fixed = ("name", "namePrefix", "path")
+    computed = ("arn", "uniqueId", "createDate")
+    defaults = {"forceDetachPolicies": False, "maxSessionDuration": 3600, "path": "/"}
+    documents = ("assumeRolePolicy",)
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_role(
+            RoleName=name_of(inputs),
+            AssumeRolePolicyDocument=inputs["assumeRolePolicy"],
+            Tags=to_tag_list(inputs.get("tags")),
+            **given(
+                inputs,
+                Path="path",
+                Description="description",
+                MaxSessionDuration="maxSessionDuration",
+                PermissionsBoundary="permissionsBoundary",
+            ),
+        )
+        return str(answer["Role"]["RoleName"])
+
+    @override
+    def complete(self, identity: str, inputs: Bag) -> None:
+        for arn in inputs.get("managedPolicyArns") or []:
+            self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        return role_properties(self.api.get_role(RoleName=identity)["Role"])
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        if old.get("assumeRolePolicy") != new["assumeRolePolicy"]:
+            self.api.update_assume_role_policy(
+                RoleName=identity, PolicyDocument=new["assumeRolePolicy"]
+            )
+        self.api.update_role(
+            RoleName=identity,
+            Description=new.get("description") or "",
+            MaxSessionDuration=new["maxSessionDuration"],
+        )
+        self._change_boundary(identity, old, new)
+        self._change_attachments(identity, old, new)
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_role(RoleName=identity, Tags=to_tag_list(tags)),
+            untag=lambda keys: self.api.untag_role(RoleName=identity, TagKeys=keys),
+        )
+
+    def _change_boundary(self, identity: str, old: Bag, new: Bag) -> None:
+        boundary = new.get("permissionsBoundary")
+        if boundary == old.get("permissionsBoundary"):
+            return
+        if boundary:
+            self.api.put_role_permissions_boundary(RoleName=identity, PermissionsBoundary=boundary)
+        else:
+            self.api.delete_role_permissions_boundary(RoleName=identity)
+
+    def _change_attachments(self, identity: str, old: Bag, new: Bag) -> None:
+        before, after = old.get("managedPolicyArns") or [], new.get("managedPolicyArns") or []
+        for arn in sorted(set(before) - set(after)):
+            self.api.detach_role_policy(RoleName=identity, PolicyArn=arn)
+        for arn in sorted(set(after) - set(before)):
+            self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        attached = state.get("managedPolicyArns") or []
+        if state.get("forceDetachPolicies"):
+            pages = self.api.get_paginator("list_attached_role_policies")
+            attached = [
+                policy["PolicyArn"]
+                for page in pages.paginate(RoleName=identity)
+                for policy in page["AttachedPolicies"]
+            ]
+            for name in self.api.list_role_policies(RoleName=identity)["PolicyNames"]:
+                self.api.delete_role_policy(RoleName=identity, PolicyName=name)
+        for arn in attached:
+            self.api.detach_role_policy(RoleName=identity, PolicyArn=arn)
+        self.api.delete_role(RoleName=identity)
+
+
+def role_properties(role: Mapping[str, Any]) -> Bag:
+    """A role as programs see it."""
+    return {
+        "arn": role["Arn"],
+        "name": role["RoleName"],
+        "path": role["Path"],
+        "uniqueId": role["RoleId"],
+        "createDate": role["CreateDate"].isoformat(),
+        "assumeRolePolicy": canonical(json.dumps(role["AssumeRolePolicyDocument"])),
+        "maxSessionDuration": role.get("MaxSessionDuration", 3600),
+        "description": role.get("Description") or None,
+        "permissionsBoundary": (role.get("PermissionsBoundary") or {}).get(
+            "PermissionsBoundaryArn"
+        ),
+        "tags": from_tag_list(role.get("Tags")),
+    }
+
+
+class Policy(IamResource):
+    """`aws.iam.Policy`."""
+
+    token = "aws:iam/policy:Policy"
+    is_taggable = True
+    automatic_name = "name"
+    name_limit = 128
+    fixed = ("name", "namePrefix", "path", "description")
+    computed = ("arn", "policyId", "attachmentCount")
+    defaults = {"path": "/"}
+    documents = ("policy",)
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_policy(
+            PolicyName=name_of(inputs),
+            PolicyDocument=inputs["policy"],
+            Tags=to_tag_list(inputs.get("tags")),
+            **given(inputs, Path="path", Description="description"),
+        )
+        return str(answer["Policy"]["Arn"])
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        policy = self.api.get_policy(PolicyArn=identity)["Policy"]
+        version = self.api.get_policy_version(
+            PolicyArn=identity, VersionId=policy["DefaultVersionId"]
+        )["PolicyVersion"]
+        return {
+            "arn": identity,
+            "name": policy["PolicyName"],
+            "path": policy["Path"],
+            "policyId": policy["PolicyId"],
+            "attachmentCount": policy.get("AttachmentCount", 0),
+            "description": policy.get("Description") or None,
+            "policy": canonical(json.dumps(version["Document"])),
+            "tags": from_tag_list(policy.get("Tags")),
+        }
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        if old.get("policy") != new["policy"]:
+            self._make_room(identity)
+            self.api.create_policy_version(
+                PolicyArn=identity, PolicyDocument=new["policy"], SetAsDefault=True
+            )
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_policy(PolicyArn=identity, Tags=to_tag_list(tags)),
+            untag=lambda keys: self.api.untag_policy(PolicyArn=identity, TagKeys=keys),
+        )
+
+    def _make_room(self, identity: str) -> None:
+        versions = self.api.list_policy_versions(PolicyArn=identity)["Versions"]
+        if len(versions) >= POLICY_VERSIONS:
+            spare = (version for version in versions if not version["IsDefaultVersion"])
+            oldest = min(spare, key=lambda version: version["CreateDate"])
+            self.api.delete_policy_version(PolicyArn=identity, VersionId=oldest["VersionId"])
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        for version in self.api.list_policy_versions(PolicyArn=identity)["Versions"]:
+            if not version["IsDefaultVersion"]:
+                self.api.delete_policy_version(PolicyArn=identity, VersionId=version["VersionId"])
+        self.api.delete_policy(PolicyArn=identity)
+
+
+class RolePolicy(IamResource):
+    """`aws.iam.RolePolicy`: a policy inside a role."""
+
+    token = "aws:iam/rolePolicy:RolePolicy"
+    automatic_name = "name"
+    name_limit = 128
+    fixed = ("name", "namePrefix", "role")
+    documents = ("policy",)
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        identity = f"{inputs['role']}:{name_of(inputs)}"
+        self._put(identity, inputs)
+        return identity
+
+    def _put(self, identity: str, inputs: Bag) -> None:
+        role, name = identity.split(":", 1)
+        self.api.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=inputs["policy"])
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        role, name = identity.split(":", 1)
+        answer = self.api.get_role_policy(RoleName=role, PolicyName=name)
+        document = canonical(json.dumps(answer["PolicyDocument"]))
+        return {"role": role, "name": name, "policy": document}
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self._put(identity, new)
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        role, name = identity.split(":", 1)
+        self.api.delete_role_policy(RoleName=role, PolicyName=name)
+
+
+class RolePolicyAttachment(IamResource):
+    """`aws.iam.RolePolicyAttachment`."""
+
+    token = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+    fixed = ("role", "policyArn")
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        self.api.attach_role_policy(RoleName=inputs["role"], PolicyArn=inputs["policyArn"])
+        return f"{inputs['role']}/{inputs['policyArn']}"
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        role, arn = identity.split("/", 1)
+        pages = self.api.get_paginator("list_attached_role_policies").paginate(RoleName=role)
+        attached = {policy["PolicyArn"] for page in pages for policy in page["AttachedPolicies"]}
+        return {"role": role, "policyArn": arn} if arn in attached else None
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        role, arn = identity.split("/", 1)
+        self.api.detach_role_policy(RoleName=role, PolicyArn=arn)
+
+
+class InstanceProfile(IamResource):
+    """`aws.iam.InstanceProfile`."""
+
+    token = "aws:iam/instanceProfile:InstanceProfile"
+    is_taggable = True
+    automatic_name = "name"
+    name_limit = 128
+    fixed = ("name", "namePrefix", "path")
+    computed = ("arn", "uniqueId", "createDate")
+    defaults = {"path": "/"}
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_instance_profile(
+            InstanceProfileName=name_of(inputs),
+            Path=inputs["path"],
+            Tags=to_tag_list(inputs.get("tags")),
+        )
+        return str(answer["InstanceProfile"]["InstanceProfileName"])
+
+    @override
+    def complete(self, identity: str, inputs: Bag) -> None:
+        if inputs.get("role"):
+            self._add(identity, inputs["role"])
+
+    def _add(self, identity: str, role: str) -> None:
+        self.api.add_role_to_instance_profile(InstanceProfileName=identity, RoleName=role)
+
+    def _remove(self, identity: str, role: str) -> None:
+        self.api.remove_role_from_instance_profile(InstanceProfileName=identity, RoleName=role)
+
+    def _roles(self, profile: Mapping[str, Any]) -> list[str]:
+        return [role["RoleName"] for role in profile["Roles"]]
+
+    def _get(self, identity: str) -> Mapping[str, Any]:
+        answer = self.api.get_instance_profile(InstanceProfileName=identity)
+        profile: Mapping[str, Any] = answer["InstanceProfile"]
+        return profile
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        profile = self._get(identity)
+        return {
+            "arn": profile["Arn"],
+            "name": identity,
+            "path": profile["Path"],
+            "uniqueId": profile["InstanceProfileId"],
+            "createDate": profile["CreateDate"].isoformat(),
+            "role": next(iter(self._roles(profile)), None),
+            "tags": from_tag_list(profile.get("Tags")),
+        }
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        live = self._roles(self._get(identity))
+        wanted = [new["role"]] if new.get("role") else []
+        for role in live:
+            if role not in wanted:
+                self._remove(identity, role)
+        for role in wanted:
+            if role not in live:
+                self._add(identity, role)
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_instance_profile(
+                InstanceProfileName=identity, Tags=to_tag_list(tags)
+            ),
+            untag=lambda keys: self.api.untag_instance_profile(
+                InstanceProfileName=identity, TagKeys=keys
+            ),
+        )
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        for role in self._roles(self._get(identity)):
+            self._remove(identity, role)
+        self.api.delete_instance_profile(InstanceProfileName=identity)
+
+
+class OpenIdConnectProvider(IamResource):
+    """`aws.iam.OpenIdConnectProvider`."""
+
+    token = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
+    is_taggable = True
+    fixed = ("url",)
+    computed = ("arn", "thumbprintLists")
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_open_id_connect_provider(
+            Url=inputs["url"],
+            ClientIDList=inputs.get("clientIdLists") or [],
+            ThumbprintList=inputs.get("thumbprintLists") or [],
+            Tags=to_tag_list(inputs.get("tags")),
+        )
+        return str(answer["OpenIDConnectProviderArn"])
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        found = open_id_connect_provider(self.api, identity)
+        if _without_scheme(state.get("url", "")) == found["url"]:
+            found["url"] = state["url"]  # IAM forgets the scheme that the program wrote
+        return found
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        before, after = set(old.get("clientIdLists") or []), set(new.get("clientIdLists") or [])
+        for client in sorted(after - before):
+            self.api.add_client_id_to_open_id_connect_provider(
+                OpenIDConnectProviderArn=identity, ClientID=client
+            )
+        for client in sorted(before - after):
+            self.api.remove_client_id_from_open_id_connect_provider(
+                OpenIDConnectProviderArn=identity, ClientID=client
+            )
+        if new.get("thumbprintLists") and new["thumbprintLists"] != old.get("thumbprintLists"):
+            self.api.update_open_id_connect_provider_thumbprint(
+                OpenIDConnectProviderArn=identity, ThumbprintList=new["thumbprintLists"]
+            )
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_open_id_connect_provider(
+                OpenIDConnectProviderArn=identity, Tags=to_tag_list(tags)
+            ),
+            untag=lambda keys: self.api.untag_open_id_connect_provider(
+                OpenIDConnectProviderArn=identity, TagKeys=keys
+            ),
+        )
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_open_id_connect_provider(OpenIDConnectProviderArn=identity)
+
+
+def _without_scheme(url: str) -> str:
+    return url.removeprefix("https://")
+
+
+def open_id_connect_provider(api: Any, arn: str) -> Bag:
+    """An identity provider as programs see it."""
+    answer = api.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
+    return {
+        "arn": arn,
+        "url": answer["Url"],
+        "clientIdLists": answer.get("ClientIDList") or [],
+        "thumbprintLists": answer.get("ThumbprintList") or [],
+        "tags": from_tag_list(answer.get("Tags")),
+    }
+
+
+class ServiceLinkedRole(IamResource):
+    """`aws.iam.ServiceLinkedRole`."""
+
+    token = "aws:iam/serviceLinkedRole:ServiceLinkedRole"
+    is_taggable = True
+    fixed = ("awsServiceName", "customSuffix")
+    computed = ("arn", "name", "path", "uniqueId", "createDate")
+
+    @override
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_service_linked_role(
+            AWSServiceName=inputs["awsServiceName"],
+            **given(inputs, Description="description", CustomSuffix="customSuffix"),
+        )
+        return str(answer["Role"]["Arn"])
+
+    @override
+    def complete(self, identity: str, inputs: Bag) -> None:
+        if inputs.get("tags"):
+            self.api.tag_role(RoleName=_role_name(identity), Tags=to_tag_list(inputs["tags"]))
+
+    @override
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        role = role_properties(self.api.get_role(RoleName=_role_name(identity))["Role"])
+        service = role["path"].strip("/").rpartition("/")[2]
+        kept = ("arn", "name", "path", "uniqueId", "createDate", "description", "tags")
+        return {"awsServiceName": service, **{key: role[key] for key in kept}}
+
+    @override
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        name = _role_name(identity)
+        if old.get("description") != new.get("description"):
+            self.api.update_role(RoleName=name, Description=new.get("description") or "")
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.tag_role(RoleName=name, Tags=to_tag_list(tags)),
+            untag=lambda keys: self.api.untag_role(RoleName=name, TagKeys=keys),
+        )
+
+    @override
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_service_linked_role(RoleName=_role_name(identity))
+
+
+def _role_name(arn: str) -> str:
+    return arn.rpartition("/")[2]
+
+
+def get_role(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.iam.get_role`."""
+    role = role_properties(session.client("iam").get_role(RoleName=arguments["name"])["Role"])
+    return {
+        **role,
+        "id": role["name"],
+        "description": role["description"] or "",
+        "permissionsBoundary": role["permissionsBoundary"] or "",
+        "roleLastUseds": [],
+    }
+
+
+def get_open_id_connect_provider(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.iam.get_open_id_connect_provider`, by ARN or by URL."""
+    api = session.client("iam")
+    url = _without_scheme(arguments.get("url") or "")
+    arns = [
+        entry["Arn"]
+        for entry in api.list_open_id_connect_providers()["OpenIDConnectProviderList"]
+        if entry["Arn"] == arguments.get("arn") or (url and entry["Arn"].endswith(f"/{url}"))
+    ]
+    if not arns:
+        message = f"no identity provider {arguments.get('arn') or url}"
+        raise ClientError(
+            {"Error": {"Code": "NoSuchEntity", "Message": message}}, "GetOpenIDConnectProvider"
+        )
+    return {**open_id_connect_provider(api, arns[0]), "id": arns[0]}
+
+
+def get_policy_document(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.iam.get_policy_document`: source documents, then statements, then overrides."""
+    del session
+    statements: list[Bag] = []
+    for source in arguments.get("sourcePolicyDocuments") or []:
+        statements += _statements_of(source)
+    statements += [_statement(block) for block in arguments.get("statements") or []]
+    for override_ in arguments.get("overridePolicyDocuments") or []:
+        overriding = _statements_of(override_)
+        sids = {statement["Sid"] for statement in overriding if statement.get("Sid")}
+        statements = [one for one in statements if one.get("Sid") not in sids] + overriding
+    document: Bag = {"Version": arguments.get("version") or "2012-10-17", "Statement": statements}
+    if arguments.get("policyId"):
+        document["Id"] = arguments["policyId"]
+    text = json.dumps(document, indent=2)
+    return {
+        **arguments,
+        "id": hashlib.sha256(text.encode()).hexdigest()[:10],
+        "json": text,
+        "minifiedJson": json.dumps(document, separators=(",", ":")),
+    }
+
+
+def _statements_of(document: str) -> list[Bag]:
+    statements = json.loads(document).get("Statement") or []
+    return statements if isinstance(statements, list) else [statements]
+
+
+def _statement(block: Mapping[str, Any]) -> Bag:
+    statement: Bag = {"Effect": block.get("effect") or "Allow"}
+    if block.get("sid"):
+        statement["Sid"] = block["sid"]
+    for key, element in (
+        ("actions", "Action"),
+        ("notActions", "NotAction"),
+        ("resources", "Resource"),
+        ("notResources", "NotResource"),
+    ):
+        if block.get(key):
+            statement[element] = _one_or_many(block[key])
+    for key, element in (("principals", "Principal"), ("notPrincipals", "NotPrincipal")):
+        if block.get(key):
+            statement[element] = _principals(block[key])
+    for condition in block.get("conditions") or []:
+        by_variable = statement.setdefault("Condition", {}).setdefault(condition["test"], {})
+        by_variable[condition["variable"]] = _one_or_many(condition["values"])
+    return statement
+
+
+def _one_or_many(values: Sequence[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else sorted(values, reverse=True)
+
+
+def _principals(blocks: Sequence[Mapping[str, Any]]) -> str | Bag:
+    members: dict[str, list[str]] = {}
+    for block in blocks:
+        members.setdefault(block["type"], []).extend(block["identifiers"])
+    if members == {"*": ["*"]}:
+        return "*"
+    return {kind: _one_or_many(identifiers) for kind, identifiers in members.items()}
+
+
+RESOURCES: Final = (
+    InstanceProfile,
+    OpenIdConnectProvider,
+    Policy,
+    Role,
+    RolePolicy,
+    RolePolicyAttachment,
+    ServiceLinkedRole,
+)
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "aws:iam/getOpenIdConnectProvider:getOpenIdConnectProvider": get_open_id_connect_provider,
+    "aws:iam/getPolicyDocument:getPolicyDocument": get_policy_document,
+    "aws:iam/getRole:getRole": get_role,
+}

@@ -1,0 +1,237 @@
+"""The provider: defaults, names, tags and replacement, the same for every resource type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+from typing_extensions import override
+
+from testbed.plugins.awsprovider import ec2, ecr, eks, events, iam, identity, sqs, ssm
+from testbed.plugins.awsprovider.resourcetype import Function, Resource, canonical
+from testbed.plugins.awsprovider.session import Session, is_gone, translated
+from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown
+from testbed.plugins.differences import lies_under
+from testbed.plugins.naming import DEFAULTS, is_default, name_automatically, set_default
+from testbed.plugins.provider import (
+    Checked,
+    Created,
+    Fault,
+    Found,
+    PartialFailureError,
+    Proposal,
+    Provider,
+    ProviderError,
+    Work,
+)
+
+MODULES: Final = (ec2, ecr, eks, events, iam, identity, sqs, ssm)
+RESOURCES: Final[Mapping[str, type[Resource]]] = {
+    kind.token: kind for module in MODULES for kind in module.RESOURCES
+}
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    token: function for module in MODULES for token, function in module.FUNCTIONS.items()
+}
+
+SETTINGS: Final = frozenset(
+    {
+        "accessKey", "allowedAccountIds", "defaultTags", "endpoints", "forbiddenAccountIds",
+        "ignoreTags", "maxRetries", "profile", "region", "retryMode", "s3UsePathStyle", "secretKey",
+        "skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation",
+        "skipRequestingAccountId", "token", "version",
+    }
+)  # fmt: skip
+"""The settings that the stand-in honours, or that cannot matter to it."""
+
+
+class AwsProvider(Provider):
+    """AWS, as far as the bundle needs it."""
+
+    name = "aws"
+    version = "7.51.1"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The settings in force."""
+        if self._session is None:
+            raise ProviderError("the aws provider has not been configured yet")
+        return self._session
+
+    @override
+    def check_settings(self, settings: Bag) -> list[Fault]:
+        return [
+            Fault(key, f"the aws stand-in has no setting {key}")
+            for key, value in settings.items()
+            if key not in SETTINGS and not key.startswith("__") and value not in (None, "", [], {})
+        ]
+
+    @override
+    def configure(self, settings: Bag) -> None:
+        self._session = Session(settings)
+        self._session.validate()
+
+    @override
+    def check(self, proposal: Proposal) -> Checked:
+        kind = _kind(proposal.type)
+        inputs = {key: value for key, value in proposal.new.items() if key != DEFAULTS}
+        inputs[DEFAULTS] = []
+        if kind.automatic_name and not inputs.get("namePrefix"):
+            name_automatically(proposal, inputs, kind.automatic_name, limit=kind.name_limit)
+        for key, value in kind.defaults.items():
+            set_default(inputs, key, value)
+        if kind.is_regional:
+            set_default(inputs, "region", self.session.region)
+        if kind.is_taggable and self.session.default_tags and inputs.get("tags") is not UNKNOWN:
+            inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
+        return Checked(inputs, _canonicalize(inputs, kind.documents))
+
+    @override
+    def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
+        return lies_under(path, (*_kind(type_).fixed, "region"))
+
+    @override
+    def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
+        # A name that the program gave can only be had once.
+        name = _kind(type_).automatic_name
+        return (
+            name is not None
+            and name in new
+            and old.get(name) == new[name]
+            and not is_default(new, name)
+        )
+
+    @override
+    def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
+        kind = _kind(work.type)
+        outputs = {**dict.fromkeys(kind.computed, UNKNOWN), **_public(state), **_public(inputs)}
+        return _with_all_tags(kind, outputs)
+
+    @override
+    def create(self, work: Work, inputs: Bag) -> Created:
+        resource = self._resource(work.type, inputs)
+        with translated():
+            identity = resource.create(inputs)
+        try:
+            resource.complete(identity, inputs)
+        except ClientError as error:
+            outputs = _with_all_tags(type(resource), _public(inputs))
+            raise PartialFailureError(identity, outputs, [str(error)]) from error
+        return Created(identity, self._outputs(resource, identity, inputs))
+
+    @override
+    def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+        resource = self._resource(work.type, inputs or state)
+        live = self._live(resource, work.identity, {**inputs, **state})
+        if live is None:
+            return None
+        outputs = _with_all_tags(type(resource), {**_public(state), **live})
+        return Found(work.identity, outputs, _live_inputs(type(resource), inputs, live))
+
+    @override
+    def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
+        resource = self._resource(work.type, new)
+        with translated():
+            resource.update(work.identity, old, new)
+        return self._outputs(resource, work.identity, {**_public(state), **_public(new)})
+
+    @override
+    def delete(self, work: Work, state: Bag) -> None:
+        with translated():
+            try:
+                self._resource(work.type, state).delete(work.identity, state)
+            except ClientError as error:
+                if not is_gone(error):
+                    raise
+
+    @override
+    def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
+        if function not in FUNCTIONS:
+            raise ProviderError(f"the aws stand-in has no function {function}")
+        with translated():
+            return FUNCTIONS[function](self.session, arguments)
+
+    def _resource(self, type_: str, properties: Bag) -> Resource:
+        return _kind(type_)(self.session, properties.get("region"))
+
+    def _live(self, resource: Resource, identity: str, state: Bag) -> Bag | None:
+        with translated():
+            try:
+                live = resource.read(identity, state)
+            except ClientError as error:
+                if is_gone(error):
+                    return None
+                raise
+        if live is not None and live.get("tags"):
+            live["tags"] = {
+                key: value for key, value in live["tags"].items() if self.session.keeps_tag(key)
+            }
+        return live
+
+    def _outputs(self, resource: Resource, identity: str, known: Bag) -> Bag:
+        live = self._live(resource, identity, known)
+        if live is None:
+            raise ProviderError(f"{resource.token} {identity} disappeared while it was being made")
+        return _with_all_tags(type(resource), {**_public(known), **live})
+
+
+def _kind(type_: str) -> type[Resource]:
+    if type_ not in RESOURCES:
+        raise ProviderError(f"the aws stand-in has no resource type {type_}")
+    return RESOURCES[type_]
+
+
+def _public(properties: Bag) -> Bag:
+    return {key: value for key, value in properties.items() if not key.startswith("__")}
+
+
+def _with_all_tags(kind: type[Resource], outputs: Bag) -> Bag:
+    return {**outputs, "tagsAll": outputs.get("tags") or {}} if kind.is_taggable else outputs
+
+
+def _join_tags(defaults: Mapping[str, str], tags: Any) -> Any:
+    if isinstance(tags, Secret):
+        return Secret(_join_tags(defaults, tags.value))
+    return {**defaults, **(tags or {})}
+
+
+def _canonicalize(inputs: Bag, documents: tuple[str, ...]) -> list[Fault]:
+    """Bring the JSON documents among the inputs into their one spelling, in place."""
+    faults = []
+    for key in documents:
+        try:
+            inputs[key] = _canonical_document(inputs.get(key))
+        except ValueError as error:
+            faults.append(Fault(key, f"is not valid JSON: {error}"))
+    return faults
+
+
+def _canonical_document(document: Any) -> Any:
+    if isinstance(document, Secret):
+        return Secret(_canonical_document(document.value))
+    if document is None or has_unknown(document):
+        return document
+    return canonical(document if isinstance(document, str) else json.dumps(document))
+
+
+def _live_inputs(kind: type[Resource], inputs: Bag, live: Bag) -> Bag:
+    """The inputs that would make the resource as it is: drift shows as their difference."""
+    if inputs:
+        return {
+            key: live.get(key, value)
+            for key, value in inputs.items()
+            if live.get(key, value) is not None
+        }
+    imported = {
+        key: value
+        for key, value in live.items()
+        if key not in kind.computed
+        and value not in (None, "", [], {})
+        and kind.defaults.get(key) != value
+    }
+    return {**imported, DEFAULTS: []}

@@ -1,0 +1,166 @@
+"""A home for Pulumi's engine, with a plugin for everything the bundle needs.
+
+The language host and the host of dynamic providers stand next to the engine, the
+two resource plugins under `PULUMI_HOME/plugins`, so that nothing is looked for on
+`PATH` and the user's own plugins are never shadowed. The scripts name the
+interpreter that writes them, and are therefore written anew for each home.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from testbed import binaries, processes
+from testbed.progress import SILENCE, Progress
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+VERSIONS: Final[Mapping[str, str]] = {"aws": "7.51.1", "kubernetes": "4.34.2"}
+"""The resource plugins, at exactly the versions of their SDKs: the engine takes no other."""
+
+PACKAGES: Final[Mapping[str, str]] = {"aws": "awsprovider", "kubernetes": "kubernetesprovider"}
+BESIDE_ENGINE: Final[Mapping[str, str]] = {
+    "pulumi-language-python": "languagehost",
+    "pulumi-resource-pulumi-python": "dynamichost",
+}
+
+
+class Plugins(StrEnum):
+    """Which resource plugins to use."""
+
+    AUTOMATIC = "automatic"
+    """The real ones where they can be had, else the stand-ins."""
+    REAL = "real"
+    STAND_IN = "stand-in"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where an engine lives."""
+
+    engine: Path
+    """The engine's binary, with the hosts beside it."""
+    directory: Path
+    """`PULUMI_HOME`."""
+    real: frozenset[str]
+    """The names of the resource plugins that are the real ones."""
+
+    def __str__(self) -> str:
+        """Say which plugins are real and which stand in."""
+        return ", ".join(
+            f"{name} {version} ({'real' if name in self.real else 'stand-in'})"
+            for name, version in VERSIONS.items()
+        )
+
+
+def furnish(
+    directory: Path,
+    *,
+    engine: Path,
+    plugins: Plugins = Plugins.AUTOMATIC,
+    progress: Progress = SILENCE,
+) -> Home:
+    """Lay a home out in `directory`; what is there already is brought up to date.
+
+    Raises `DownloadFailedError` if real plugins are asked for and cannot be had.
+    """
+    folder = directory / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    # A link of its own, because the engine looks for the hosts where its binary really lies.
+    own_engine = folder / "pulumi"
+    if not own_engine.exists():
+        _link_or_copy(engine, own_engine)
+    for name, module in BESIDE_ENGINE.items():
+        _write_script(folder / name, module)
+    real = set()
+    for name in VERSIONS:
+        if _place(directory, name, _find_real(name, plugins, progress)):
+            real.add(name)
+    return Home(own_engine, directory, frozenset(real))
+
+
+def _place(directory: Path, name: str, real: Path | None) -> bool:
+    """Put the plugin where the engine looks; return whether it is the real one."""
+    binary = f"pulumi-resource-{name}"
+    folder = directory / "plugins" / f"resource-{name}-v{VERSIONS[name]}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if real is None:
+        _write_script(folder / binary, PACKAGES[name])
+    else:
+        _link_or_copy(real, folder / binary)
+    return real is not None
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def _write_script(path: Path, module: str) -> None:
+    # -P: the program's own modules must not be found before the standard library's.
+    command = [sys.executable, "-P", "-u", "-m", f"testbed.plugins.{module}"]
+    path.write_text(
+        "#!/bin/sh\n"
+        # The project's own modules come first: it may be another checkout of this one.
+        f"PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}{shlex.quote(str(CHECKOUT))}\n"
+        "export PYTHONPATH\n"
+        f'exec {shlex.join(command)} "$@"\n'
+    )
+    path.chmod(0o755)
+
+
+def _find_real(name: str, plugins: Plugins, progress: Progress) -> Path | None:
+    """The real plugin from the cache or the internet; None if a stand-in is to be used."""
+    if plugins is Plugins.STAND_IN:
+        return None
+    toolset = _toolset(name)
+    home = binaries.cache_directory() / "plugins" / toolset.key
+    refused = home.with_name(f"{home.name}.refused")
+    if home.exists():
+        return home / f"pulumi-resource-{name}"
+    if plugins is Plugins.AUTOMATIC and refused.exists():
+        return None
+    try:
+        _download(toolset, home, progress)
+    except binaries.DownloadFailedError as error:
+        if plugins is Plugins.REAL:
+            raise
+        home.parent.mkdir(parents=True, exist_ok=True)
+        refused.write_text(f"{error}\nRemove this file to try again.\n")
+        progress.note(f"{toolset.name}: {error}; a stand-in does its work (see {refused})")
+        return None
+    return home / f"pulumi-resource-{name}"
+
+
+def _toolset(name: str) -> binaries.Toolset:
+    version, binary = VERSIONS[name], f"pulumi-resource-{name}"
+    archive = f"{binary}-v{version}-linux-{binaries.ARCHITECTURE}.tar.gz"
+    release = binaries.Release(
+        url=f"https://get.pulumi.com/releases/plugins/{archive}", members={binary: binary}
+    )
+    return binaries.Toolset(
+        name=f"{binary}-v{version}",
+        module=Path(os.devnull),
+        packages={binary: binary},
+        releases=[release],
+    )
+
+
+def _download(toolset: binaries.Toolset, home: Path, progress: Progress) -> None:
+    with processes.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
+        found = workplace / "bin"
+        found.mkdir()
+        binaries.download(toolset, found, progress=progress)
+        with suppress(OSError):  # another run was faster: its copy is as good
+            found.rename(home)

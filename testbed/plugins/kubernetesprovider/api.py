@@ -1,0 +1,201 @@
+"""Requests to the API server, and which kinds it serves.
+
+* UnreachableError   there is no cluster to ask, or it does not answer
+* ApiError           the API server refused a request; carries its HTTP status
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import urllib3
+import yaml
+
+from testbed.kubeclient import Kubeconfig
+from testbed.plugins.codec import Bag
+from testbed.plugins.provider import ProviderError
+
+APPLY: Final = "application/apply-patch+yaml"
+REQUEST_SECONDS: Final = 60
+CONNECTIONS: Final = 64
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+
+
+class UnreachableError(ProviderError):
+    """There is no cluster to ask, or it does not answer."""
+
+
+class ApiError(ProviderError):
+    """The API server refused a request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind as the API server serves it."""
+
+    plural: str
+    is_namespaced: bool
+
+
+def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
+    """The connection that a kubeconfig describes, or None if there is no kubeconfig.
+
+    `given` is a path, the text, or the document itself; None means `KUBECONFIG` or
+    the file in the home directory. Raises `ProviderError` if it cannot be used.
+    """
+    if given is None:
+        given = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    try:
+        if isinstance(given, str) and _is_path(given):
+            path = Path(given.split(os.pathsep)[0]).expanduser()
+            if not path.exists():
+                return None
+            if not context:
+                return Kubeconfig.read(path)
+            given = path.read_text()
+        return _read_document(yaml.safe_load(given) if isinstance(given, str) else given, context)
+    except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
+        raise ProviderError(f"the kubeconfig cannot be used: {error}") from error
+
+
+def _read_document(document: Mapping[str, Any], context: str | None) -> Kubeconfig:
+    chosen = {**document, "current-context": context} if context else document
+    with tempfile.NamedTemporaryFile("w", prefix="kubeconfig-") as file:
+        file.write(json.dumps(chosen))
+        file.flush()
+        return Kubeconfig.read(Path(file.name))
+
+
+def _is_path(text: str) -> bool:
+    return "\n" not in text and not text.lstrip().startswith("{")
+
+
+def context_namespace(given: Any) -> str | None:
+    """The namespace that the current context of a kubeconfig's text or document names."""
+    document = yaml.safe_load(given) if isinstance(given, str) and not _is_path(given) else given
+    if not isinstance(document, Mapping):
+        return None
+    for entry in document.get("contexts") or []:
+        if entry["name"] == document.get("current-context"):
+            namespace: str | None = entry["context"].get("namespace")
+            return namespace
+    return None
+
+
+def is_group_served_alike(old: str, new: str) -> bool:
+    """Whether two API versions name the same group, so that an object may move between them."""
+    return old.rpartition("/")[0] == new.rpartition("/")[0]
+
+
+class Api:
+    """One API server. Safe to use from many threads."""
+
+    def __init__(self, kubeconfig: Kubeconfig, namespace: str) -> None:
+        tls = kubeconfig.tls()
+        self.namespace = namespace
+        self._server = kubeconfig.server
+        self._pool = urllib3.PoolManager(
+            maxsize=CONNECTIONS,
+            block=True,
+            ssl_context=tls if isinstance(tls, ssl.SSLContext) else None,
+            retries=urllib3.Retry(connect=2, read=0, redirect=0, status=0, backoff_factor=0.2),
+        )
+        self._headers = {"User-Agent": "pulumi-kubernetes-standin"}
+        if kubeconfig.token:
+            self._headers["Authorization"] = f"Bearer {kubeconfig.token.strip()}"
+        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._lock = threading.Lock()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Bag:
+        """Make one request; return the answer's JSON. Raises `ApiError`."""
+        suffix = "?" + "&".join(f"{key}={value}" for key, value in query.items()) if query else ""
+        try:
+            answer = self._pool.request(
+                method,
+                f"{self._server}{path}{suffix}",
+                body=None if body is None else json.dumps(body).encode(),
+                headers={**self._headers, "Content-Type": content_type},
+                timeout=REQUEST_SECONDS,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"the Kubernetes API cannot be reached: {error}") from error
+        if answer.status >= 400:
+            raise ApiError(answer.status, _message(answer.data))
+        parsed: Bag = json.loads(answer.data)
+        return parsed
+
+    def kind_of(self, api_version: str, kind: str) -> Kind | None:
+        """How the server serves a kind; None while it does not, as before its CRD is there."""
+        with self._lock:
+            if (api_version, kind) not in self._kinds:
+                try:
+                    served = self.request("GET", _root(api_version))["resources"]
+                except ApiError as error:
+                    if error.status != NOT_FOUND:
+                        raise
+                    return None
+                for entry in served:
+                    if "/" not in entry["name"]:
+                        self._kinds[api_version, entry["kind"]] = Kind(
+                            entry["name"], entry["namespaced"]
+                        )
+            return self._kinds.get((api_version, kind))
+
+    def path_of(self, thing: Mapping[str, Any], kind: Kind) -> str:
+        """The path of an object by its `apiVersion` and `metadata`."""
+        metadata = thing["metadata"]
+        place = ""
+        if kind.is_namespaced:
+            place = f"/namespaces/{metadata.get('namespace') or self.namespace}"
+        return f"{_root(thing['apiVersion'])}{place}/{kind.plural}/{metadata['name']}"
+
+    def get(self, path: str) -> Bag | None:
+        """The object at the path, or None."""
+        try:
+            return self.request("GET", path)
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    def apply(
+        self, path: str, thing: Bag, *, manager: str, force: bool, dry_run: bool = False
+    ) -> Bag:
+        """Apply the object on the server's side, in the name of a field manager."""
+        query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        return self.request("PATCH", path, body=thing, query=query, content_type=APPLY)
+
+
+def _root(api_version: str) -> str:
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+def _message(data: bytes) -> str:
+    try:
+        status = json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")[:300]
+    return str(status.get("message") or status)

@@ -1,0 +1,407 @@
+"""The provider: any kind the API server serves, applied on the server's side."""
+
+from __future__ import annotations
+
+import copy
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+from typing_extensions import override
+
+from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown, plain
+from testbed.plugins.differences import lies_under
+from testbed.plugins.kubernetesprovider.api import (
+    CONFLICT,
+    NOT_FOUND,
+    Api,
+    ApiError,
+    Kind,
+    UnreachableError,
+    context_namespace,
+    is_group_served_alike,
+    read_kubeconfig,
+)
+from testbed.plugins.kubernetesprovider.readiness import SKIP_AWAIT, annotation, pending
+from testbed.plugins.kubernetesprovider.replacement import is_immutable
+from testbed.plugins.naming import unique_name
+from testbed.plugins.provider import (
+    Checked,
+    Created,
+    Fault,
+    Found,
+    PartialFailureError,
+    Proposal,
+    Provider,
+    ProviderError,
+    Work,
+)
+
+AUTONAMED: Final = "pulumi.com/autonamed"
+PATCH_FORCE: Final = "pulumi.com/patchForce"
+PROPAGATION: Final = "pulumi.com/deletionPropagationPolicy"
+FLAGS: Final[Mapping[str, str]] = {
+    "deleteUnreachable": "PULUMI_K8S_DELETE_UNREACHABLE",
+    "enableConfigMapMutable": "PULUMI_K8S_ENABLE_CONFIGMAP_MUTABLE",
+    "enablePatchForce": "PULUMI_K8S_ENABLE_PATCH_FORCE",
+    "enableSecretMutable": "PULUMI_K8S_ENABLE_SECRET_MUTABLE",
+    "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
+}
+"""What may be switched on, and by which variable."""
+FIELD_MANAGER: Final = "__fieldManager"
+NAME_LIMIT: Final = 63
+DEFAULT_SECONDS: Final = 600.0
+DISCOVERY_SECONDS: Final = 15.0
+FIRST_POLL_SECONDS: Final = 0.05
+LAST_POLL_SECONDS: Final = 1.0
+
+
+class KubernetesProvider(Provider):
+    """One Kubernetes cluster, as its kubeconfig names it."""
+
+    name = "kubernetes"
+    version = "4.34.2"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._api: Api | None = None
+        self._settings: Bag = {}
+
+    @override
+    def configure(self, settings: Bag) -> None:
+        self._settings = settings
+        given = settings.get("kubeconfig")
+        kubeconfig = read_kubeconfig(given, settings.get("context"))
+        namespace = settings.get("namespace") or context_namespace(given) or "default"
+        self._api = Api(kubeconfig, namespace) if kubeconfig else None
+
+    @property
+    def api(self) -> Api:
+        """The API server."""
+        if self._api is None:
+            raise UnreachableError(
+                "there is no cluster: set kubernetes:kubeconfig, the kubeconfig of the "
+                "kubernetes.Provider, or KUBECONFIG"
+            )
+        return self._api
+
+    @override
+    def check(self, proposal: Proposal) -> Checked:
+        inputs = dict(proposal.new)
+        if inputs.get("metadata") is UNKNOWN:
+            return Checked(inputs)
+        api_version, kind = plain(inputs.get("apiVersion")), plain(inputs.get("kind"))
+        if not isinstance(api_version, str) or not isinstance(kind, str):
+            return Checked(inputs, [Fault("apiVersion", "apiVersion and kind must be known")])
+        metadata = dict(plain(inputs.get("metadata")) or {})
+        old_metadata = plain(proposal.old.get("metadata")) or {}
+        self._name(proposal, metadata, old_metadata)
+        if metadata.get("namespace") is None and self._api is not None:
+            served = self._api.kind_of(api_version, kind)
+            if served is None and old_metadata.get("namespace"):
+                metadata["namespace"] = old_metadata["namespace"]
+            elif served is not None and served.is_namespaced:
+                metadata["namespace"] = self._api.namespace
+        inputs["metadata"] = metadata
+        if kind == "Secret":
+            for key in ("data", "stringData"):
+                if key in inputs and not isinstance(inputs[key], Secret):
+                    inputs[key] = Secret(inputs[key])
+        return Checked(inputs)
+
+    @staticmethod
+    def _name(proposal: Proposal, metadata: Bag, old: Bag) -> None:
+        if metadata.get("name") is not None or metadata.get("generateName"):
+            return
+        if annotation({"metadata": old}, AUTONAMED) == "true":
+            metadata["name"] = old["name"]
+        else:
+            metadata["name"] = unique_name(proposal, digits=8, limit=NAME_LIMIT)
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), AUTONAMED: "true"}
+
+    @override
+    def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
+        if path == "apiVersion":
+            return not is_group_served_alike(old["apiVersion"], new["apiVersion"])
+        if path in ("kind", "metadata.name", "metadata.generateName"):
+            return True
+        if path == "metadata.namespace":
+            # Filled in late for a kind that was unknown before its CRD was there.
+            places = [one["metadata"].get("namespace") or self.api.namespace for one in (old, new)]
+            return places[0] != places[1]
+        return self._is_content(new["kind"], path) or is_immutable(new["kind"], path)
+
+    def _is_content(self, kind: str, path: str) -> bool:
+        """Whether pods would miss a change of this content unless its object is a new one."""
+        if kind == "ConfigMap" and not self._is_set("enableConfigMapMutable"):
+            return lies_under(path, ("data", "binaryData"))
+        if kind == "Secret" and not self._is_set("enableSecretMutable"):
+            return lies_under(path, ("data", "stringData"))
+        return False
+
+    @override
+    def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
+        before, after = old.get("metadata") or {}, new.get("metadata") or {}
+        return all(before.get(key) == after.get(key) for key in ("name", "namespace"))
+
+    @override
+    def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
+        if has_unknown(inputs.get("metadata")) or not isinstance(inputs.get("metadata"), dict):
+            return {"status": UNKNOWN, **inputs}
+        thing = _manifest(inputs)
+        if self._api is not None and not has_unknown(inputs):
+            served = self._api.kind_of(thing["apiVersion"], thing["kind"])
+            if served is not None:
+                forecast = self._try(self._api, thing, served, state)
+                if forecast is not None:
+                    return _outputs(forecast, inputs, _manager(state))
+        known = state.get("metadata") or {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
+        return {
+            **thing,
+            "metadata": {**known, **thing["metadata"]},
+            "status": state.get("status") or UNKNOWN,
+        }
+
+    def _try(self, api: Api, thing: Bag, served: Kind, state: Bag) -> Bag | None:
+        """Let the server check an apply without doing it; None while its namespace is not there."""
+        force = self._forces(thing) or not state
+        try:
+            answer = api.apply(
+                api.path_of(thing, served),
+                thing,
+                manager=_manager(state),
+                force=force,
+                dry_run=True,
+            )
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        if not state:
+            answer["metadata"] |= {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
+            answer["status"] = UNKNOWN
+        return answer
+
+    @override
+    def create(self, work: Work, inputs: Bag) -> Created:
+        thing = _manifest(inputs)
+        manager = f"pulumi-kubernetes-{secrets.token_hex(4)}"
+        path = self._path(work, thing)
+        may_exist = _is_patch(work.type) or self._is_set("upsertExistingObjects")
+        if not may_exist and self.api.get(path) is not None:
+            raise ProviderError(f"{thing['kind']} {_identity(thing)} already exists")
+        force = not _is_patch(work.type) or self._forces(thing)
+        live = self.api.apply(path, thing, manager=manager, force=force)
+        live = self._wait(work, path, live, inputs, manager)
+        return Created(_identity(live), _outputs(live, inputs, manager))
+
+    @override
+    def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
+        thing, manager = _manifest(new), _manager(state)
+        path = self._path(work, thing)
+        live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
+        live = self._wait(work, path, live, new, manager)
+        return _outputs(live, new, manager)
+
+    @override
+    def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+        try:
+            return self._read(work, state, inputs)
+        except UnreachableError:
+            if self._is_set("deleteUnreachable"):
+                return None  # an object is gone with its cluster
+            raise
+
+    def _read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+        namespace, _, name = work.identity.rpartition("/")
+        known = inputs or state
+        _, group_version, kind = work.type.split(":")
+        thing: Bag = {
+            "apiVersion": known.get("apiVersion") or group_version.removeprefix("core/"),
+            "kind": known.get("kind") or kind,
+            "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
+        }
+        served = self.api.kind_of(thing["apiVersion"], thing["kind"])
+        live = self.api.get(self.api.path_of(thing, served)) if served else None
+        if live is None:
+            return None
+        outputs = _outputs(live, inputs, _manager(state))
+        if inputs:
+            return Found(work.identity, outputs, _live_part(inputs, {**live, **_text(inputs)}))
+        imported = {
+            key: value
+            for key, value in outputs.items()
+            if key != "status" and not key.startswith("__")
+        }
+        return Found(work.identity, outputs, imported)
+
+    @override
+    def delete(self, work: Work, state: Bag) -> None:
+        try:
+            self._delete(work, state)
+        except UnreachableError as error:
+            if not self._is_set("deleteUnreachable"):
+                raise
+            work.tell(f"gone with its cluster: {error}")
+
+    def _delete(self, work: Work, state: Bag) -> None:
+        served = self.api.kind_of(state["apiVersion"], state["kind"])
+        if served is None:
+            return  # its definition is gone, and with it every object
+        path = self.api.path_of(state, served)
+        if _is_patch(work.type):
+            self._relinquish(path, state)
+            return
+        uid = state["metadata"].get("uid")
+        policy = annotation(state, PROPAGATION) or "foreground"
+        options = {
+            "propagationPolicy": policy.capitalize(),
+            **({"preconditions": {"uid": uid}} if uid else {}),
+        }
+        try:
+            self.api.request("DELETE", path, body=options)
+        except ApiError as error:
+            # A conflict means that another object has taken the name: ours is gone.
+            if error.status not in (NOT_FOUND, CONFLICT):
+                raise
+            return
+        if annotation(state, SKIP_AWAIT) != "true":
+            self._wait_until_gone(work, path, uid)
+
+    @override
+    def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
+        if function != "kubernetes:yaml:decode":
+            raise ProviderError(f"the kubernetes stand-in has no function {function}")
+        documents = yaml.safe_load_all(arguments["text"])
+        namespace = arguments.get("defaultNamespace")
+        found = [document for document in documents if document]
+        for document in found if namespace else ():
+            document.setdefault("metadata", {}).setdefault("namespace", namespace)
+        return {"result": found}
+
+    def _is_set(self, setting: str) -> bool:
+        from_environment = os.environ.get(FLAGS[setting], "").lower() in ("1", "t", "true")
+        return from_environment or bool(self._settings.get(setting))
+
+    def _forces(self, thing: Bag) -> bool:
+        return annotation(thing, PATCH_FORCE) == "true" or self._is_set("enablePatchForce")
+
+    def _relinquish(self, path: str, state: Bag) -> None:
+        """Take our fields out of an object that others own."""
+        bare = {
+            "apiVersion": state["apiVersion"],
+            "kind": state["kind"],
+            "metadata": {"name": state["metadata"]["name"]},
+        }
+        if self.api.get(path) is not None:
+            self.api.apply(path, bare, manager=_manager(state), force=True)
+
+    def _path(self, work: Work, thing: Bag) -> str:
+        """The object's path, once the server serves its kind."""
+        for _ in self._polls(DISCOVERY_SECONDS):
+            served = self.api.kind_of(thing["apiVersion"], thing["kind"])
+            if served is not None:
+                return self.api.path_of(thing, served)
+            work.tell(f"waiting for kind {thing['kind']} in {thing['apiVersion']}")
+        raise ProviderError(
+            f"the cluster has no kind {thing['kind']} in {thing['apiVersion']}: "
+            "create its CustomResourceDefinition first"
+        )
+
+    def _polls(self, seconds: float) -> Iterator[None]:
+        """Yield, ever more slowly, until the time is up or the user interrupts."""
+        end, pause = time.monotonic() + seconds, FIRST_POLL_SECONDS
+        while not self.cancelled.is_set():
+            yield
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            self.cancelled.wait(min(pause, left))
+            pause = min(pause * 1.5, LAST_POLL_SECONDS)
+
+    def _wait(self, work: Work, path: str, live: Bag, inputs: Bag, manager: str) -> Bag:
+        """Wait until the object is ready; return it as it is then."""
+        if annotation(inputs, SKIP_AWAIT) == "true" or _is_patch(work.type):
+            return live
+        reasons: list[str] = []
+        for _ in self._polls(work.timeout or DEFAULT_SECONDS):
+            found = self.api.get(path)
+            if found is None:
+                raise ProviderError(f"{live['kind']} {_identity(live)} was deleted meanwhile")
+            live, before = found, reasons
+            reasons = pending(live, self.api.get)
+            if not reasons:
+                if before:
+                    work.tell("ready")
+                return live
+            if reasons != before:
+                work.tell("; ".join(reasons))
+        outputs = _outputs(live, inputs, manager)
+        raise PartialFailureError(_identity(live), outputs, reasons)
+
+    def _wait_until_gone(self, work: Work, path: str, uid: str | None) -> None:
+        reason = ""
+        for _ in self._polls(work.timeout or DEFAULT_SECONDS):
+            live = self.api.get(path)
+            if live is None or (uid and live["metadata"]["uid"] != uid):
+                if reason:
+                    work.tell("gone")
+                return
+            before, reason = reason, _still_there(live)
+            if reason != before:
+                work.tell(reason)
+        raise ProviderError(f"{work.identity} {reason}")
+
+
+def _still_there(live: Bag) -> str:
+    finalizers = live["metadata"].get("finalizers") or ["none"]
+    return f"is still there; finalizers: {', '.join(finalizers)}"
+
+
+def _is_patch(type_: str) -> bool:
+    """Whether the type changes an object that is not managed here."""
+    return type_.endswith("Patch")
+
+
+def _manager(state: Bag) -> str:
+    return str(state.get(FIELD_MANAGER) or "pulumi-kubernetes")
+
+
+def _manifest(inputs: Bag) -> Bag:
+    return {key: copy.deepcopy(value) for key, value in inputs.items() if not key.startswith("__")}
+
+
+def _identity(thing: Mapping[str, Any]) -> str:
+    metadata = thing["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def _text(inputs: Bag) -> Bag:
+    """What the server takes but never gives back."""
+    return {"stringData": inputs["stringData"]} if "stringData" in inputs else {}
+
+
+def _outputs(live: Bag, inputs: Bag, manager: str) -> Bag:
+    metadata = {key: value for key, value in live["metadata"].items() if key != "managedFields"}
+    outputs = {**live, **_text(inputs), "metadata": metadata, FIELD_MANAGER: manager}
+    if live["kind"] == "Secret" and live.get("data"):
+        outputs["data"] = Secret(live["data"])  # also what came in as stringData
+    return outputs
+
+
+def _live_part(wanted: Any, live: Any) -> Any:
+    """The live values of what the program set, and of nothing else."""
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        # The server drops what is empty: its absence is no drift.
+        return {
+            key: _live_part(value, live.get(key, value))
+            for key, value in wanted.items()
+            if key in live or value in ({}, [], None)
+        }
+    if isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
+        return [_live_part(one, other) for one, other in zip(wanted, live, strict=True)]
+    return live

@@ -1,0 +1,160 @@
+"""What an object still waits for, in words for the user; nothing when it is ready."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from testbed.plugins.codec import Bag
+
+WAIT_FOR: Final = "pulumi.com/waitFor"
+SKIP_AWAIT: Final = "pulumi.com/skipAwait"
+
+Look = Callable[[str], Bag | None]
+"""Reads another object by its path, for kinds whose state lies elsewhere."""
+
+
+def annotation(thing: Mapping[str, Any], name: str) -> str | None:
+    """An annotation of the object."""
+    found: str | None = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
+    return found
+
+
+def pending(thing: Bag, look: Look) -> list[str]:
+    """The reasons why the object is not ready yet."""
+    wanted = annotation(thing, WAIT_FOR)
+    if wanted:
+        return [reason for one in _expressions(wanted) if (reason := _unmet(thing, one))]
+    kind = f"{thing['apiVersion'].rpartition('/')[0]}/{thing['kind']}"
+    if kind == "/Service":
+        return _service(thing, look)
+    rule = RULES.get(kind)
+    return rule(thing) if rule else []
+
+
+def _expressions(annotation_: str) -> list[str]:
+    return json.loads(annotation_) if annotation_.startswith("[") else [annotation_]
+
+
+def _unmet(thing: Bag, expression: str) -> str | None:
+    form, _, rest = expression.partition("=")
+    if form == "condition":
+        name, _, status = rest.partition("=")
+        met = _has_condition(thing, name, status or "True")
+    else:
+        path, _, value = rest.strip().removeprefix("{").partition("}")
+        found = _at(thing, path)
+        met = found is not None and (not value or str(found) == value.removeprefix("="))
+    return None if met else f"waiting for {expression}"
+
+
+def _at(thing: Any, path: str) -> Any:
+    for key in path.strip(".").split("."):
+        thing = thing.get(key) if isinstance(thing, Mapping) else None
+    return thing
+
+
+def _condition(thing: Bag, name: str) -> Bag:
+    for condition in (thing.get("status") or {}).get("conditions") or []:
+        if condition["type"] == name:
+            found: Bag = condition
+            return found
+    return {}
+
+
+def _has_condition(thing: Bag, name: str, status: str = "True") -> bool:
+    return str(_condition(thing, name).get("status", "")).lower() == status.lower()
+
+
+def _is_unseen(thing: Bag) -> bool:
+    seen = (thing.get("status") or {}).get("observedGeneration", 0)
+    return bool(seen < thing["metadata"].get("generation", 0))
+
+
+def _definition(thing: Bag) -> list[str]:
+    established = _has_condition(thing, "Established") and _has_condition(thing, "NamesAccepted")
+    return [] if established else ["the definition is not established"]
+
+
+def _replicated(thing: Bag) -> list[str]:
+    if _is_unseen(thing):
+        return ["its controller has not seen this generation"]
+    status, wanted = thing.get("status") or {}, thing["spec"].get("replicas", 1)
+    updated, ready = status.get("updatedReplicas", 0), status.get("readyReplicas", 0)
+    reasons = []
+    if updated < wanted:
+        reasons.append(f"{updated} of {wanted} replicas updated")
+    if status.get("replicas", 0) > max(updated, wanted):
+        reasons.append("old replicas are still there")
+    if ready < wanted:
+        reasons.append(f"{ready} of {wanted} replicas ready")
+    failure = _condition(thing, "ReplicaFailure") or _condition(thing, "Progressing")
+    if reasons and failure.get("message"):
+        reasons.append(failure["message"])
+    return reasons
+
+
+def _daemons(thing: Bag) -> list[str]:
+    if _is_unseen(thing):
+        return ["its controller has not seen this generation"]
+    status = thing.get("status") or {}
+    wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+    updated = status.get("updatedNumberScheduled", 0)
+    if ready >= wanted and updated >= wanted:
+        return []
+    return [f"{ready} of {wanted} pods ready, {updated} updated"]
+
+
+def _job(thing: Bag) -> list[str]:
+    if _has_condition(thing, "Complete"):
+        return []
+    message = _condition(thing, "Failed").get("message")
+    return [f"the job failed: {message}" if message else "the job has not completed"]
+
+
+def _pod(thing: Bag) -> list[str]:
+    status = thing.get("status") or {}
+    if _has_condition(thing, "Ready") or status.get("phase") == "Succeeded":
+        return []
+    reason = _condition(thing, "PodScheduled").get("message") or status.get("message")
+    return [reason or f"the pod is {status.get('phase', 'Pending')}"]
+
+
+def _namespace(thing: Bag) -> list[str]:
+    phase = (thing.get("status") or {}).get("phase")
+    return [] if phase == "Active" else [f"the namespace is {phase or 'new'}"]
+
+
+def _service(thing: Bag, look: Look) -> list[str]:
+    spec = thing["spec"]
+    if spec.get("type") == "LoadBalancer":
+        ingress = ((thing.get("status") or {}).get("loadBalancer") or {}).get("ingress")
+        return [] if ingress else ["the load balancer has no address"]
+    if spec.get("type") == "ExternalName" or spec.get("clusterIP") == "None":
+        return []
+    if not spec.get("selector"):
+        return []
+    metadata = thing["metadata"]
+    slices = look(
+        f"/apis/discovery.k8s.io/v1/namespaces/{metadata['namespace']}/endpointslices"
+        f"?labelSelector=kubernetes.io/service-name%3D{metadata['name']}"
+    )
+    endpoints = [
+        endpoint for one in (slices or {}).get("items") or [] for endpoint in one["endpoints"] or []
+    ]
+    if any(endpoint.get("conditions", {}).get("ready") is not False for endpoint in endpoints):
+        return []
+    return ["no ready pod matches the service's selector"]
+
+
+RULES: Final[Mapping[str, Callable[[Bag], list[str]]]] = {
+    "/Namespace": _namespace,
+    "/Pod": _pod,
+    "apiextensions.k8s.io/CustomResourceDefinition": _definition,
+    "apps/DaemonSet": _daemons,
+    "apps/Deployment": _replicated,
+    "apps/StatefulSet": _replicated,
+    "batch/Job": _job,
+}
+"""Group and kind → its rule. Kinds that are not here are ready once they exist."""

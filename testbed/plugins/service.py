@@ -1,0 +1,305 @@
+"""The gRPC side of a provider, the same for every stand-in."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+from google.protobuf import any_pb2, empty_pb2
+from google.rpc import status_pb2
+from pulumi.runtime.proto import (
+    engine_pb2,
+    engine_pb2_grpc,
+    plugin_pb2,
+    provider_pb2,
+    provider_pb2_grpc,
+)
+from typing_extensions import override
+
+from testbed.plugins.codec import Bag, decode_bag, encode_bag, keep_secret, plain
+from testbed.plugins.differences import Difference, Kind, differences, lies_under
+from testbed.plugins.lifetime import new_server, serve
+from testbed.plugins.naming import DEFAULTS
+from testbed.plugins.provider import (
+    Checked,
+    PartialFailureError,
+    Proposal,
+    Provider,
+    ProviderError,
+    Work,
+)
+
+DIFFERENCE_KINDS: Final = {
+    (Kind.ADD, False): provider_pb2.PropertyDiff.ADD,
+    (Kind.ADD, True): provider_pb2.PropertyDiff.ADD_REPLACE,
+    (Kind.DELETE, False): provider_pb2.PropertyDiff.DELETE,
+    (Kind.DELETE, True): provider_pb2.PropertyDiff.DELETE_REPLACE,
+    (Kind.UPDATE, False): provider_pb2.PropertyDiff.UPDATE,
+    (Kind.UPDATE, True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
+}
+
+
+class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
+    """Answers the engine on behalf of one provider."""
+
+    def __init__(self, provider: Provider, engine_address: str | None) -> None:
+        self._provider = provider
+        self._engine = _engine_at(engine_address) if engine_address else None
+
+    @override
+    def Handshake(self, request: Any, context: Any) -> Any:
+        return provider_pb2.ProviderHandshakeResponse(
+            accept_secrets=True,
+            accept_resources=False,
+            accept_outputs=False,
+            supports_autonaming_configuration=True,
+        )
+
+    @override
+    def Attach(self, request: Any, context: Any) -> Any:
+        self._engine = _engine_at(request.address)
+        return empty_pb2.Empty()
+
+    @override
+    def GetPluginInfo(self, request: Any, context: Any) -> Any:
+        return plugin_pb2.PluginInfo(version=self._provider.version)
+
+    @override
+    def GetSchema(self, request: Any, context: Any) -> Any:
+        schema = {"name": self._provider.name, "version": self._provider.version}
+        return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
+
+    @override
+    def GetMapping(self, request: Any, context: Any) -> Any:
+        return provider_pb2.GetMappingResponse()
+
+    @override
+    def GetMappings(self, request: Any, context: Any) -> Any:
+        return provider_pb2.GetMappingsResponse()
+
+    @override
+    def CheckConfig(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            inputs = decode_bag(request.news)
+            settings = _settings(inputs)
+            return _check_response(Checked(inputs, self._provider.check_settings(settings)))
+
+    @override
+    def DiffConfig(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            old, new = decode_bag(request.old_inputs or request.olds), decode_bag(request.news)
+            return _diff_response(list(differences(plain(old), plain(new))), lambda _: False, False)
+
+    @override
+    def Configure(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            self._provider.configure(_settings(decode_bag(request.args)))
+            return provider_pb2.ConfigureResponse(
+                acceptSecrets=True,
+                supportsPreview=True,
+                acceptResources=False,
+                acceptOutputs=False,
+                supports_autonaming_configuration=True,
+            )
+
+    @override
+    def Check(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            return _check_response(self._provider.check(_proposal(request)))
+
+    @override
+    def Diff(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            # The old inputs, not the old outputs: those hold more than was asked for.
+            old, new = plain(decode_bag(request.old_inputs)), plain(decode_bag(request.news))
+            for key in new.get(DEFAULTS) or []:
+                # An imported resource never had its defaults as inputs.
+                if key not in old and key in new:
+                    old[key] = new[key]
+            found = [
+                difference
+                for difference in differences(old, new)
+                if not lies_under(difference.path, request.ignoreChanges)
+            ]
+            return _diff_response(
+                found,
+                lambda path: self._provider.must_replace(request.type, path, old, new),
+                self._provider.must_delete_first(request.type, old, new),
+            )
+
+    @override
+    def Create(self, request: Any, context: Any) -> Any:
+        inputs = decode_bag(request.properties)
+        work = self._work(request)
+        with _translated(context, inputs):
+            if request.preview:
+                outputs = self._provider.preview(work, {}, plain(inputs))
+                return provider_pb2.CreateResponse(
+                    properties=encode_bag(keep_secret(outputs, inputs))
+                )
+            created = self._provider.create(work, plain(inputs))
+            return provider_pb2.CreateResponse(
+                id=created.identity, properties=encode_bag(keep_secret(created.outputs, inputs))
+            )
+
+    @override
+    def Read(self, request: Any, context: Any) -> Any:
+        inputs, state = decode_bag(request.inputs), decode_bag(request.properties)
+        with _translated(context, inputs):
+            found = self._provider.read(self._work(request), plain(state), plain(inputs))
+            if found is None:
+                return provider_pb2.ReadResponse()
+            return provider_pb2.ReadResponse(
+                id=found.identity,
+                properties=encode_bag(keep_secret(found.outputs, inputs, state)),
+                inputs=encode_bag(keep_secret(found.inputs, inputs)),
+            )
+
+    @override
+    def Update(self, request: Any, context: Any) -> Any:
+        old, new = decode_bag(request.old_inputs), decode_bag(request.news)
+        state = decode_bag(request.olds)
+        work = self._work(request)
+        with _translated(context, new):
+            if request.preview:
+                outputs = self._provider.preview(work, plain(state), plain(new))
+            else:
+                outputs = self._provider.update(work, plain(state), plain(old), plain(new))
+            return provider_pb2.UpdateResponse(properties=encode_bag(keep_secret(outputs, new)))
+
+    @override
+    def Delete(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            self._provider.delete(self._work(request), plain(decode_bag(request.properties)))
+            return empty_pb2.Empty()
+
+    @override
+    def Invoke(self, request: Any, context: Any) -> Any:
+        with _translated(context):
+            answer = self._provider.invoke(request.tok, plain(decode_bag(request.args)))
+            return provider_pb2.InvokeResponse(**{"return": encode_bag(answer)})
+
+    @override
+    def Cancel(self, request: Any, context: Any) -> Any:
+        self._provider.cancelled.set()
+        return empty_pb2.Empty()
+
+    def _work(self, request: Any) -> Work:
+        fields = {field.name for field, _ in request.ListFields()}
+        return Work(
+            type=request.type,
+            identity=request.id if "id" in fields else "",
+            timeout=request.timeout if "timeout" in fields else None,
+            tell=lambda text: self._tell(request.urn, text),
+        )
+
+    def _tell(self, urn: str, text: str) -> None:
+        if self._engine is not None:
+            self._engine.Log(
+                engine_pb2.LogRequest(
+                    severity=engine_pb2.INFO, message=text, urn=urn, ephemeral=True
+                )
+            )
+
+
+def _engine_at(address: str) -> Any:
+    return engine_pb2_grpc.EngineStub(grpc.insecure_channel(address))
+
+
+def _settings(inputs: Bag) -> Bag:
+    """The provider's settings in plain values: nested ones arrive as JSON text."""
+    return {key: _parse_nested(value) for key, value in plain(inputs).items()}
+
+
+def _parse_nested(value: Any) -> Any:
+    if not isinstance(value, str) or not (value[:1] in ("[", "{") or value in ("true", "false")):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value  # text that only looks like JSON, such as a kubeconfig in YAML flow style
+
+
+def _proposal(request: Any) -> Proposal:
+    automatic = request.autonaming if request.HasField("autonaming") else None
+    return Proposal(
+        type=request.type,
+        name=request.name or request.urn.rpartition("::")[2],
+        old=decode_bag(request.olds),
+        new=decode_bag(request.news),
+        proposed_name=(automatic.proposed_name or None) if automatic is not None else None,
+        random_seed=request.randomSeed,
+    )
+
+
+def _check_response(checked: Checked) -> Any:
+    return provider_pb2.CheckResponse(
+        inputs=encode_bag(checked.inputs),
+        failures=[
+            provider_pb2.CheckFailure(property=fault.property, reason=fault.reason)
+            for fault in checked.faults
+        ],
+    )
+
+
+def _diff_response(
+    found: list[Difference], must_replace: Callable[[str], bool], delete_first: bool
+) -> Any:
+    replaced = {difference.path for difference in found if must_replace(difference.path)}
+    some = provider_pb2.DiffResponse.DIFF_SOME if found else provider_pb2.DiffResponse.DIFF_NONE
+    return provider_pb2.DiffResponse(
+        changes=some,
+        replaces=sorted(replaced),
+        diffs=sorted({difference.property for difference in found}),
+        detailedDiff={
+            difference.path: provider_pb2.PropertyDiff(
+                kind=DIFFERENCE_KINDS[difference.kind, difference.path in replaced],
+                inputDiff=True,
+            )
+            for difference in found
+        },
+        hasDetailedDiff=True,
+        deleteBeforeReplace=bool(replaced) and delete_first,
+    )
+
+
+@contextmanager
+def _translated(context: Any, inputs: Bag | None = None) -> Iterator[None]:
+    """Turn an exception into the answer the engine understands; `abort` raises its own."""
+    try:
+        yield
+    except PartialFailureError as failure:
+        detail = any_pb2.Any()
+        detail.Pack(_initialization_failure(failure, inputs or {}))
+        code = grpc.StatusCode.UNKNOWN
+        status = status_pb2.Status(code=code.value[0], message=str(failure), details=[detail])
+        context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        context.abort(code, str(failure))
+    except ProviderError as error:
+        context.abort(grpc.StatusCode.UNKNOWN, str(error))
+    except Exception:
+        # A mistake of the stand-in itself: whoever mends it needs the whole traceback.
+        context.abort(grpc.StatusCode.UNKNOWN, traceback.format_exc())
+
+
+def _initialization_failure(failure: PartialFailureError, inputs: Bag) -> Any:
+    return provider_pb2.ErrorResourceInitFailed(
+        id=failure.identity,
+        properties=encode_bag(keep_secret(failure.outputs, inputs)),
+        reasons=failure.reasons,
+        inputs=encode_bag(inputs),
+    )
+
+
+def run(provider: Provider) -> None:
+    """Serve the provider as the engine's plugin until the engine ends it."""
+    address = sys.argv[1] if len(sys.argv) > 1 else None
+    server = new_server()
+    service = ProviderService(provider, address)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(service, server)
+    serve(server)

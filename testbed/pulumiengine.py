@@ -1,0 +1,314 @@
+"""The real Pulumi engine on a project, with a home, a state and a passphrase of its own.
+
+* EngineError          an operation failed; carries the end of what the engine said
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from testbed import binaries, processes
+from testbed.plugins.home import Home, Plugins, furnish
+from testbed.progress import SILENCE, Progress
+
+TAIL_LINES: Final = 40
+CHANGE: Final = re.compile(r"(\d+) (?:to )?(create|update|delete|replace|unchanged)")
+"""One count in the engine's summary, such as `+ 3 created` or `~ 1 to update`."""
+
+ADVICE: Final[Sequence[tuple[str, str]]] = (
+    ("the stack is currently locked", "an earlier run was killed: call unlock(), then again"),
+    ("incorrect passphrase", "the state belongs to another passphrase: use the one it was made by"),
+    ("no resource plugin", "the program uses a package that has no plugin and no stand-in here"),
+    ("has no resource type", "add the type to testbed/plugins, or use the real plugin"),
+    ("has no function", "add the function to testbed/plugins, or use the real plugin"),
+    ("unable to find main", "the project's folder needs a Pulumi.yaml whose main exists"),
+)
+"""What the engine says → what to do next."""
+
+
+class EngineError(RuntimeError):
+    """An operation failed. The message holds the end of the engine's output and a next step."""
+
+    def __init__(self, operation: str, status: int, output: Sequence[str]) -> None:
+        self.status = status
+        self.output = "\n".join(output)
+        """The last lines that the engine printed."""
+        advice = next(
+            (step for words, step in ADVICE if words in self.output),
+            "mend what the lines above name, then run the same operation again: "
+            "what was done is in the state",
+        )
+        super().__init__(
+            f"pulumi {operation} ended with status {status}\n{self.output}\nNext: {advice}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How many resources an operation touched, or would touch, in each way."""
+
+    create: int = 0
+    update: int = 0
+    replace: int = 0
+    delete: int = 0
+    unchanged: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether anything changed at all."""
+        return any((self.create, self.update, self.replace, self.delete))
+
+
+@dataclass(kw_only=True)
+class PulumiEngine:
+    """The engine, on one project. Stacks live in a file backend inside `directory`.
+
+    Nothing is written into the project's folder, and nothing is read from the
+    user's Pulumi home. One operation at a time on one stack.
+    """
+
+    directory: Path
+    """Where the engine's home, state and the stacks' settings live; made when needed."""
+    project: Path
+    """The folder that holds `Pulumi.yaml`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the program and the plugins find in their environment besides this process's."""
+    show: Callable[[str], None] = print
+    """Receives each line of output as the engine prints it."""
+    engine: Path | None = None
+    """The engine's binary; by default the testbed's."""
+    plugins: Plugins = Plugins.AUTOMATIC
+    passphrase: str = field(default="testbed", repr=False)
+    progress: Progress = SILENCE
+    patience: float = 60.0
+    """Seconds that the engine may take, after Ctrl-C, to finish what it is at."""
+    _running: subprocess.Popen[str] | None = field(default=None, init=False, repr=False)
+
+    @cached_property
+    def home(self) -> Home:
+        """The engine's home. Its text says which plugins are real and which stand in."""
+        return furnish(
+            self.directory,
+            engine=self.engine or binaries.ensure("pulumi", progress=self.progress),
+            plugins=self.plugins,
+            progress=self.progress,
+        )
+
+    def up(
+        self,
+        stack: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        secrets: Mapping[str, str] | None = None,
+    ) -> Changes:
+        """Make what the program asks for; the stack is created if need be.
+
+        `config` replaces the stack's settings; a key without a colon is the project's own.
+        Raises `EngineError`.
+        """
+        self._configure(stack, config or {}, secrets or {})
+        return self._operate("up", stack, "--yes", "--skip-preview")
+
+    def preview(
+        self,
+        stack: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        secrets: Mapping[str, str] | None = None,
+    ) -> Changes:
+        """Forecast what `up` would do. Raises `EngineError`."""
+        self._configure(stack, config or {}, secrets or {})
+        return self._operate("preview", stack)
+
+    def refresh(self, stack: str) -> Changes:
+        """Bring the state in line with what exists; the changes are the drift."""
+        return self._operate("refresh", stack, "--yes", "--skip-preview")
+
+    def destroy(self, stack: str) -> Changes:
+        """Remove everything that the stack made. Raises `EngineError`."""
+        return self._operate("destroy", stack, "--yes", "--skip-preview")
+
+    def outputs(self, stack: str) -> dict[str, Any]:
+        """The stack's outputs, secret ones included."""
+        said = self._ask("stack", "output", "--json", "--show-secrets", "--stack", stack)
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def state(self, stack: str) -> dict[str, Any]:
+        """The stack's state, secrets encrypted."""
+        found: dict[str, Any] = json.loads(self._ask("stack", "export", "--stack", stack))
+        return found
+
+    def stack_exists(self, stack: str) -> bool:
+        """Whether the stack has been created."""
+        return any(entry["name"] == stack for entry in json.loads(self._ask("stack", "ls", "-j")))
+
+    def remove_stack(self, stack: str) -> None:
+        """Forget a stack and its settings. Raises `EngineError` while it has resources."""
+        self._ask("stack", "rm", "--yes", "--stack", stack)
+
+    def interrupt(self) -> None:
+        """Stop the operation under way, if there is one, as Ctrl-C does. Call it from any thread.
+
+        What the engine is at comes to its end, and nothing new begins; the operation then ends
+        with an `EngineError` if anything was left to do. The engine is killed when `patience`
+        runs out.
+        """
+        process = self._running
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGINT)
+        limit = threading.Timer(self.patience, _kill, (process,))
+        limit.daemon = True
+        limit.start()
+
+    def unlock(self, stack: str) -> None:
+        """Take away the lock that a killed engine left behind."""
+        self._ask("cancel", "--yes", "--stack", stack)
+
+    @cached_property
+    def _project_name(self) -> str:
+        return str(yaml.safe_load((self.project / "Pulumi.yaml").read_text())["name"])
+
+    @cached_property
+    def _desk(self) -> Path:
+        """A folder that passes for the project wherever the engine writes beside Pulumi.yaml."""
+        desk = self.directory / "stacks"
+        desk.mkdir(parents=True, exist_ok=True)
+        description = {"name": self._project_name, "runtime": "python"}
+        (desk / "Pulumi.yaml").write_text(yaml.safe_dump(description))
+        return desk
+
+    def _settings(self, stack: str) -> Path:
+        return self._desk / f"Pulumi.{stack}.yaml"
+
+    def _configure(self, stack: str, config: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+        if not self.stack_exists(stack):
+            self._ask("stack", "init", "--no-select", "--stack", stack)
+        settings = self._settings(stack)
+        kept = yaml.safe_load(settings.read_text()) if settings.exists() else {}
+        qualified = {
+            key if ":" in key else f"{self._project_name}:{key}": value
+            for key, value in config.items()
+        }
+        settings.write_text(yaml.safe_dump({**kept, "config": qualified}))
+        if secrets:
+            pairs = [
+                word for key, value in secrets.items() for word in ("--secret", f"{key}={value}")
+            ]
+            self._ask("config", "set-all", "--stack", stack, *pairs)
+
+    def _operate(self, operation: str, stack: str, *options: str) -> Changes:
+        """Run one operation on the project, showing what the engine prints."""
+        lines: deque[str] = deque(maxlen=TAIL_LINES)
+        summary: list[str] = []
+
+        def take(line: str) -> None:
+            lines.append(line)
+            if line == "Resources:" or (summary and line):
+                summary.append(line)
+            self.show(line)
+
+        settings = ("--config-file", str(self._settings(stack)))
+        status = self._stream(
+            [operation, "--stack", stack, *settings, "--suppress-permalink=true", *options], take
+        )
+        if status != 0:
+            raise EngineError(f"{operation} --stack {stack}", status, lines)
+        counts = {kind: int(count) for count, kind in CHANGE.findall("\n".join(summary))}
+        return Changes(**counts)
+
+    def _stream(self, arguments: Sequence[str], take: Callable[[str], None]) -> int:
+        with subprocess.Popen(
+            self._command(self.project, arguments),
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Ctrl-C must reach the engine once, from us: twice means "stop at once".
+            process_group=0,
+        ) as process:
+            self._running = process
+            try:
+                _read(process, take)
+                return process.wait()
+            except KeyboardInterrupt:
+                self.interrupt()
+                with suppress(KeyboardInterrupt):  # a second one: no more patience
+                    _read(process, take)
+                    process.wait()
+                raise
+            finally:
+                self._running = None
+                _kill(process)
+
+    def _ask(self, *arguments: str) -> str:
+        """Run a short command on the backend; return what it prints."""
+        done = subprocess.run(
+            self._command(self._desk, arguments),
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).splitlines()
+            raise EngineError(" ".join(arguments[:2]), done.returncode, said[-TAIL_LINES:])
+        return done.stdout
+
+    def _command(self, folder: Path, arguments: Sequence[str]) -> list[str]:
+        fixed = ("--non-interactive", "--color", "never", "--cwd", str(folder))
+        return [str(self.home.engine), *arguments, *fixed]
+
+    @cached_property
+    def _environment(self) -> dict[str, str]:
+        state = self.directory.absolute() / "state"
+        state.mkdir(parents=True, exist_ok=True)
+        inherited = {**os.environ, **self.environment}
+        # A stack or backend that the user selected elsewhere must not leak in.
+        for name in [name for name in inherited if name.startswith("PULUMI_")]:
+            if name not in self.environment:
+                del inherited[name]
+        path = inherited.get("PYTHONPATH")
+        own = {
+            "PULUMI_BACKEND_URL": state.as_uri(),
+            "PULUMI_CONFIG_PASSPHRASE": self.passphrase,
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "PULUMI_HOME": str(self.home.directory.absolute()),
+            "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PYTHONPATH": os.pathsep.join(
+                [str(self.project.absolute()), *([path] if path else [])]
+            ),
+        }
+        return processes.marked(self.directory, {**inherited, **own})
+
+
+def _read(process: subprocess.Popen[str], take: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        take(line.rstrip("\n"))
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

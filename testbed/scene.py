@@ -1,0 +1,145 @@
+"""What can be seen of the cluster and the cloud at one moment, for the story and its viewers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.cloud.control import CloudControl, InstanceView
+from testbed.kubeclient import KubeClient, NotFoundError
+
+Object = Mapping[str, Any]
+
+NODE_POOL = "karpenter.sh/nodepool"
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of the story: where it is, and how far."""
+
+    name: str
+    uid: str
+    node: str
+    phase: str
+    ready: bool
+    terminating: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is bound, ready, and not on its way out."""
+        return self.ready and not self.terminating
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that the controller made, and the instance behind it."""
+
+    name: str
+    ready: bool
+    initialized: bool
+    terminating: bool
+    instance: InstanceView
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look at everything; `instances` are those not terminated."""
+
+    pods: tuple[PodView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    instances: tuple[InstanceView, ...] = ()
+    claims: tuple[str, ...] = ()
+
+    @property
+    def running(self) -> int:
+        """How many pods run."""
+        return sum(pod.runs for pod in self.pods)
+
+    @property
+    def bound(self) -> int:
+        """How many pods have a node."""
+        return sum(bool(pod.node) for pod in self.pods)
+
+    @property
+    def cost(self) -> float:
+        """$/h of all instances that run or are about to."""
+        return sum(i.price for i in self.instances if i.state in ("pending", "running"))
+
+    @property
+    def types(self) -> Counter[str]:
+        """How many instances of each type and capacity type there are."""
+        return Counter(f"{i.instance_type} {i.capacity_type}" for i in self.instances)
+
+    def pods_on(self, node: str) -> list[PodView]:
+        """Return the pods of one node."""
+        return [pod for pod in self.pods if pod.node == node]
+
+
+@dataclass(slots=True)
+class Scene:
+    """Looks when asked; `latest` is what the last look saw."""
+
+    kube: KubeClient
+    cloud: CloudControl
+    namespace: str = "default"
+    latest: Sight = field(default_factory=Sight)
+
+    async def look(self) -> Sight:
+        """Look now."""
+        pods, nodes, instances, claims = await asyncio.gather(
+            self.kube.list(f"/api/v1/namespaces/{self.namespace}/pods"),
+            self.kube.list("/api/v1/nodes", labelSelector=NODE_POOL),
+            asyncio.to_thread(self.cloud.instances),
+            self._claims(),
+        )
+        alive = tuple(i for i in instances.instances if i.state != "terminated")
+        by_provider_id = {f"aws:///{i.zone}/{i.instance_id}": i for i in instances.instances}
+        self.latest = Sight(
+            pods=tuple(_pod(p) for p in pods[0]),
+            nodes=tuple(
+                _node(n, by_provider_id[n["spec"]["providerID"]])
+                for n in nodes[0]
+                if n["spec"].get("providerID") in by_provider_id
+            ),
+            instances=alive,
+            claims=claims,
+        )
+        return self.latest
+
+    async def _claims(self) -> tuple[str, ...]:
+        try:
+            found, _ = await self.kube.list("/apis/karpenter.sh/v1/nodeclaims")
+        except NotFoundError:
+            return ()
+        return tuple(claim["metadata"]["name"] for claim in found)
+
+
+def _pod(pod: Object) -> PodView:
+    status = pod.get("status", {})
+    return PodView(
+        name=pod["metadata"]["name"],
+        uid=pod["metadata"]["uid"],
+        node=pod["spec"].get("nodeName", ""),
+        phase=status.get("phase", ""),
+        ready=_holds(status, "Ready"),
+        terminating="deletionTimestamp" in pod["metadata"],
+    )
+
+
+def _node(node: Object, instance: InstanceView) -> NodeView:
+    return NodeView(
+        name=node["metadata"]["name"],
+        ready=_holds(node.get("status", {}), "Ready"),
+        initialized=node["metadata"].get("labels", {}).get("karpenter.sh/initialized") == "true",
+        terminating="deletionTimestamp" in node["metadata"],
+        instance=instance,
+    )
+
+
+def _holds(status: Object, condition: str) -> bool:
+    return any(
+        c["type"] == condition and c["status"] == "True" for c in status.get("conditions", [])
+    )

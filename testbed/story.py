@@ -1,0 +1,388 @@
+"""The main job from end to end, as the demo shows it and the system test asserts it.
+
+Region up, `pulumi up`, 200 pods, a spot interruption, scale to nothing, a node
+deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
+what it claims; a claim that does not hold ends the story with what was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from testbed.cloud.control import CloudControl
+from testbed.kubeclient import KubeClient, NotFoundError
+from testbed.pulumiengine import Changes, EngineError, PulumiEngine
+from testbed.scene import NodeView, Scene, Sight
+
+STACK = "demo"
+SIZES = (
+    ("100m", "256Mi"),
+    ("250m", "512Mi"),
+    ("500m", "1Gi"),
+    ("1", "2Gi"),
+    ("500m", "4Gi"),
+)
+"""CPU and memory of the pods; each size is a fifth of them."""
+
+PATIENCE_SECONDS = 300.0
+LOOK_SECONDS = 0.25
+INTERRUPTION_SECONDS = 20.0
+"""From the spot notice to the end of the instance; in life two minutes."""
+
+KARPENTER_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io")
+
+
+class ClaimError(AssertionError):
+    """A step did not hold what it claims."""
+
+
+class Narrator(Protocol):
+    """Hears how the story goes."""
+
+    def begin(self, title: str) -> None:
+        """A step begins."""
+
+    def see(self, sight: Sight) -> None:
+        """Something may have changed."""
+
+    def end(self, title: str, seconds: float, outcome: str) -> None:
+        """A step has held what it claims."""
+
+
+class Quiet:
+    """Hears the story and says nothing."""
+
+    def begin(self, title: str) -> None:
+        """Keep it."""
+
+    def see(self, sight: Sight) -> None:
+        """Keep it."""
+
+    def end(self, title: str, seconds: float, outcome: str) -> None:
+        """Keep it."""
+
+
+@dataclass(slots=True)
+class Step:
+    """How a step went: seconds, and a sentence."""
+
+    title: str
+    seconds: float
+    outcome: str
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of it; costs in $/h, times in seconds."""
+
+    steps: list[Step] = field(default_factory=list)
+    pods_bound: int = 0
+    seconds_to_bound: float = 0.0
+    nodes_by_type: dict[str, int] = field(default_factory=dict)
+    cost: float = 0.0
+    lower_bound: float = 0.0
+    left: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Story:
+    """Tells it on a running testbed: `configuration` is the stack's, `logs` the pods' folder."""
+
+    scene: Scene
+    engine: PulumiEngine
+    configuration: Mapping[str, str]
+    logs: Path
+    narrator: Narrator = field(default_factory=Quiet)
+    summary: Summary = field(default_factory=Summary)
+
+    @property
+    def kube(self) -> KubeClient:
+        """The cluster, as its administrator."""
+        return self.scene.kube
+
+    @property
+    def cloud(self) -> CloudControl:
+        """The cloud's controls."""
+        return self.scene.cloud
+
+    async def tell(self) -> Summary:
+        """Tell the whole story. Raises ClaimError where a step does not hold."""
+        await self.bootstrap()
+        await self.change_nothing()
+        await self.scale_up()
+        await self.interrupt()
+        await self.scale_to_nothing()
+        await self.delete_a_busy_node()
+        await self.destroy()
+        return self.summary
+
+    async def bootstrap(self) -> None:
+        """`pulumi up`: roles, queue, tags, CRDs, controller, NodePools; all ready."""
+        async with self._step("pulumi up") as outcome:
+            changes = await self._engine(self.engine.up, STACK, self.configuration)
+            self._claim(changes.create > 0, f"pulumi up created nothing: {changes}")
+            ready = await self._pods_ready("kube-system", "app.kubernetes.io/instance=karpenter")
+            self._claim(ready >= 1, "no controller pod is ready after pulumi up")
+            await self._until("the NodePools are ready", self._pools_ready)
+            outcome(f"{changes.create} resources, {ready} controller replicas ready")
+
+    async def change_nothing(self) -> None:
+        """A second `pulumi up` finds everything as it should be."""
+        async with self._step("pulumi up, a second time") as outcome:
+            changes = await self._engine(self.engine.up, STACK, self.configuration)
+            self._claim(not changes.any, f"a second pulumi up changed something: {changes}")
+            outcome("nothing to change")
+
+    async def scale_up(self, pods: int = 200) -> None:
+        """From no pods to 200 of mixed sizes: nodes come, every pod runs."""
+        async with self._step(f"{pods} pods") as outcome:
+            began = time.monotonic()
+            await self._scale(pods)
+            await self._see("every pod is bound", lambda s: s.bound >= pods)
+            self.summary.seconds_to_bound = time.monotonic() - began
+            sight = await self._see("every pod runs", lambda s: s.running >= pods)
+            await self._see("every node is initialized", _settled)
+            self.summary.pods_bound = sight.bound
+            self.summary.cost = sight.cost
+            self.summary.nodes_by_type = dict(sight.types)
+            self.summary.lower_bound = self._lower_bound()
+            self._claim(
+                len(sight.claims) == len(sight.instances),
+                f"{len(sight.claims)} NodeClaims for {len(sight.instances)} instances",
+            )
+            outcome(
+                f"{sight.bound} bound in {self.summary.seconds_to_bound:.1f} s on "
+                f"{len(sight.instances)} nodes at {sight.cost:.3f} $/h"
+            )
+
+    async def interrupt(self) -> None:
+        """A spot notice: the node is replaced and its pods move before the instance goes."""
+        async with self._step("a spot interruption") as outcome:
+            before = await self.scene.look()
+            spots = [n for n in before.nodes if n.instance.capacity_type == "spot"]
+            self._claim(bool(spots), "there is no spot node to interrupt")
+            victim = _busiest(before, spots)
+            moved, wanted = len(before.pods_on(victim.name)), before.running
+            self.cloud.interrupt(victim.instance.instance_id, delay_seconds=INTERRUPTION_SECONDS)
+            sight = await self._see(
+                "the interrupted node is gone and its pods run elsewhere",
+                lambda s: s.running >= wanted and not _knows(s, victim) and _settled(s),
+            )
+            self._claim(not any(p.node == victim.name for p in sight.pods), "a pod is still on it")
+            outcome(f"{victim.instance.instance_type} replaced, {moved} pods moved")
+
+    async def scale_to_nothing(self) -> None:
+        """No pods: every node goes, every instance is terminated."""
+        async with self._step("scale to 0") as outcome:
+            nodes = len((await self.scene.look()).nodes)
+            await self._scale(0)
+            await self._see(
+                "all nodes, claims and instances are gone",
+                lambda s: not (s.pods or s.nodes or s.claims or s.instances),
+            )
+            outcome(f"{nodes} nodes gone, every instance terminated")
+
+    async def delete_a_busy_node(self, pods: int = 50) -> None:
+        """`kubectl delete node` on a busy node: drained, terminated, its pods placed again."""
+        async with self._step(f"{pods} pods, and a node deleted by hand") as outcome:
+            await self._scale(pods)
+            before = await self._see("every pod runs", lambda s: s.running >= pods and _settled(s))
+            victim = _busiest(before, before.nodes)
+            uids = {p.uid for p in before.pods_on(victim.name)}
+            await self.kube.delete(f"/api/v1/nodes/{victim.name}")
+            sight = await self._see(
+                "the node is gone and every pod runs",
+                lambda s: s.running >= pods and not _knows(s, victim) and _settled(s),
+            )
+            self._claim(not uids & {p.uid for p in sight.pods}, "a pod outlived the node it ran on")
+            outcome(f"{victim.name} drained, {len(uids)} pods placed again")
+
+    async def destroy(self) -> None:
+        """`pulumi destroy` with pods still running: nothing is left, anywhere."""
+        async with self._step("pulumi destroy, pods still running") as outcome:
+            running = (await self.scene.look()).running
+            changes = await self._engine(self.engine.destroy, STACK)
+            self.summary.left = await asyncio.to_thread(self.cloud.leftovers)
+            self._claim(not self.summary.left, f"left in the cloud: {self.summary.left}")
+            left = await self._left_in_cluster()
+            self._claim(not left, f"left in the cluster: {', '.join(left)}")
+            outcome(f"{changes.delete} resources deleted under {running} pods; nothing is left")
+
+    # What the steps are made of.
+
+    @asynccontextmanager
+    async def _step(self, title: str) -> AsyncIterator[Callable[[str], None]]:
+        outcome: list[str] = []
+        self.narrator.begin(title)
+        began = time.monotonic()
+        watcher = asyncio.create_task(self._watch())
+        try:
+            yield outcome.append
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+        step = Step(title, time.monotonic() - began, "; ".join(outcome))
+        self.summary.steps.append(step)
+        self.narrator.end(step.title, step.seconds, step.outcome)
+
+    async def _engine(self, operation: Callable[..., Changes], *arguments: object) -> Changes:
+        """Run an operation of the Pulumi engine; a story that is broken off ends it too."""
+        running = asyncio.create_task(asyncio.to_thread(operation, *arguments))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.engine.interrupt()
+            with suppress(EngineError):
+                await running
+            raise
+
+    async def _watch(self) -> None:
+        while True:
+            self.narrator.see(await self.scene.look())
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _see(self, claim: str, holds: Callable[[Sight], bool]) -> Sight:
+        async def check() -> str | None:
+            return None if holds(self.scene.latest) else _told(self.scene.latest)
+
+        await self._until(claim, check)
+        return self.scene.latest
+
+    async def _until(self, claim: str, obstacle: Callable[[], object]) -> None:
+        """Wait until nothing stands in the way; the watcher keeps looking meanwhile."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            await self.scene.look()
+            seen = obstacle()
+            seen = await seen if asyncio.iscoroutine(seen) else seen
+            if seen is None:
+                return
+            if time.monotonic() > end:
+                raise ClaimError(f"not within {PATIENCE_SECONDS:.0f} s: {claim}; seen: {seen}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _claim(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise ClaimError(otherwise)
+
+    async def _pods_ready(self, namespace: str, selector: str) -> int:
+        pods, _ = await self.kube.list(
+            f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector
+        )
+        return sum(
+            any(c["type"] == "Ready" and c["status"] == "True" for c in p["status"]["conditions"])
+            for p in pods
+            if p.get("status", {}).get("conditions")
+        )
+
+    async def _pools_ready(self) -> str | None:
+        pools, _ = await self.kube.list("/apis/karpenter.sh/v1/nodepools")
+        if not pools:
+            return "there is no NodePool"
+        for pool in pools:
+            ready = [
+                c for c in pool.get("status", {}).get("conditions", []) if c["type"] == "Ready"
+            ]
+            if not ready or ready[0]["status"] != "True":
+                return f"NodePool {pool['metadata']['name']}: {ready}"
+        return None
+
+    async def _scale(self, pods: int) -> None:
+        share, rest = divmod(pods, len(SIZES))
+        await asyncio.gather(
+            *(
+                self._deployment(number, cpu, memory, share + (number < rest))
+                for number, (cpu, memory) in enumerate(SIZES)
+            )
+        )
+
+    async def _deployment(self, number: int, cpu: str, memory: str, replicas: int) -> None:
+        root = "/apis/apps/v1/namespaces/default/deployments"
+        name = f"inflate-{number}"
+        try:
+            await self.kube.patch(f"{root}/{name}", {"spec": {"replicas": replicas}})
+        except NotFoundError:
+            await self.kube.create(root, _inflate(name, cpu, memory, replicas))
+
+    async def _left_in_cluster(self) -> list[str]:
+        left = []
+        crds, _ = await self.kube.list("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        left += [
+            f"CRD {c['metadata']['name']}" for c in crds if c["spec"]["group"] in KARPENTER_GROUPS
+        ]
+        for kind, path in (
+            ("Deployment", "/apis/apps/v1/namespaces/kube-system/deployments"),
+            ("ServiceAccount", "/api/v1/namespaces/kube-system/serviceaccounts"),
+            ("ClusterRole", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),
+        ):
+            found, _ = await self.kube.list(path)
+            left += [
+                f"{kind} {o['metadata']['name']}"
+                for o in found
+                if "karpenter" in o["metadata"]["name"]
+            ]
+        nodes, _ = await self.kube.list("/api/v1/nodes", labelSelector="karpenter.sh/nodepool")
+        return left + [f"Node {n['metadata']['name']}" for n in nodes]
+
+    def _lower_bound(self) -> float:
+        """Return the proven bound of what was bought, as the controller's log gives it, in $/h."""
+        bound = 0.0
+        for log in self.logs.glob("kube-system_karpenter-*_controller.log"):
+            for line in log.read_text().splitlines():
+                if '"lower-bound"' in line:
+                    bound += float(json.loads(line)["lower-bound"])
+        return bound
+
+
+def _inflate(name: str, cpu: str, memory: str, replicas: int) -> dict[str, object]:
+    requests = {"cpu": cpu, "memory": memory}
+    container = {
+        "name": "inflate",
+        "image": "registry.k8s.io/pause:3.10",
+        "resources": {"requests": requests},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+            },
+        },
+    }
+
+
+def _busiest(sight: Sight, nodes: tuple[NodeView, ...] | list[NodeView]) -> NodeView:
+    return max(nodes, key=lambda n: (len(sight.pods_on(n.name)), n.name))
+
+
+def _knows(sight: Sight, node: NodeView) -> bool:
+    """Whether the node or its instance is still there."""
+    return any(n.name == node.name for n in sight.nodes) or any(
+        i.instance_id == node.instance.instance_id for i in sight.instances
+    )
+
+
+def _settled(sight: Sight) -> bool:
+    """Whether every instance has become a node that is ready for pods."""
+    ready = {n.instance.instance_id for n in sight.nodes if n.initialized and not n.terminating}
+    return all(i.instance_id in ready for i in sight.instances)
+
+
+def _told(sight: Sight) -> str:
+    return (
+        f"{len(sight.pods)} pods, {sight.bound} bound, {sight.running} running; "
+        f"{len(sight.nodes)} nodes, {len(sight.claims)} NodeClaims, "
+        f"{len(sight.instances)} instances"
+    )

@@ -1,0 +1,366 @@
+"""The parts of the testbed, started in order and undone in reverse.
+
+Whoever runs a `Testbed`, a test, a demo or the supervisor that
+`python -m testbed up` leaves in the background, is its owner. What the owner
+knows is written to `state.json` in its directory, from which `status`, `down`
+and a second `up` read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+import msgspec
+
+from testbed import binaries, processes
+from testbed.cluster import Cluster
+from testbed.progress import SILENCE, Progress
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+CLOUD_READY_SECONDS = 60.0
+"""How long the cloud may take to say its URL; it needs about three."""
+
+
+class Part(StrEnum):
+    """What a testbed consists of, in the order of starting."""
+
+    CLUSTER = "cluster"
+    CLOUD = "cloud"
+    WORKLOADS = "workloads"
+    KUBELETS = "kubelets"
+
+
+class Phase(StrEnum):
+    """Where a testbed is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    BROKEN = "broken"
+    STOPPING = "stopping"
+
+
+class StateUnreadableError(RuntimeError):
+    """A directory of a testbed does not say what runs there."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the owner of a testbed writes down for others."""
+
+    phase: Phase
+    owner: str
+    """`processes.identity` of the owner."""
+
+    began: datetime
+    parts: list[Part]
+    """Those that are ready."""
+
+    pids: dict[str, int]
+    """Process → id, for all parts that are processes."""
+
+    ports: dict[str, int]
+    environment: dict[str, str]
+    problem: str = ""
+
+    @property
+    def owner_pid(self) -> int:
+        """The process id of the owner."""
+        return int(self.owner.partition("@")[0])
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the owner still runs."""
+        return processes.identity(self.owner_pid) == self.owner
+
+
+def home(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
+    """Answer where the testbed of this name and checkout lives; two checkouts never share one."""
+    place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
+    return binaries.cache_directory() / "testbeds" / f"{checkout.name}-{place}-{name}"
+
+
+def read_state(directory: Path) -> State | None:
+    """Read what the owner wrote, or None when there is no testbed.
+
+    Raises `StateUnreadableError` when the directory is there but tells nothing.
+    """
+    if not directory.exists():
+        return None
+    file = directory / "state.json"
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=State)
+    except FileNotFoundError as exc:
+        raise StateUnreadableError(f"{directory} holds no state.json") from exc
+    except msgspec.DecodeError as exc:
+        raise StateUnreadableError(f"{file} cannot be understood: {exc}") from exc
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A part that can say whether it still works."""
+
+    def check(self) -> None:
+        """Raise RuntimeError when it has died."""
+
+
+@dataclass(kw_only=True)
+class CloudProcess:
+    """The test cloud, a process of its own on a free loopback port."""
+
+    directory: Path
+    arguments: Mapping[str, str]
+    url: str = field(default="", init=False)
+    process: processes.Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = [f"--{name}={value}" for name, value in self.arguments.items()]
+        self.process = processes.Process(
+            name="cloud",
+            command=[sys.executable, "-m", "testbed.cloud", "--port=0", *options],
+            directory=self.directory,
+            environment={**os.environ, "PYTHONPATH": _python_path()},
+            log=self.directory / "cloud.log",
+            pipe_output=True,
+        )
+
+    def start(self) -> None:
+        """Start it and return when it has said its URL; raises `processes.ProcessFailedError`."""
+        self.process.start()
+        said: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, args=(said,), daemon=True).start()
+        try:
+            line = said.get(timeout=CLOUD_READY_SECONDS)
+            self.url = str(json.loads(line)["url"])
+        except queue.Empty:
+            raise self._failure(f"said nothing for {CLOUD_READY_SECONDS:.0f} s") from None
+        except (ValueError, KeyError, TypeError):
+            self.process.check()
+            raise self._failure(f"said {line!r} in place of its URL") from None
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.stop()
+
+    def _listen(self, said: queue.Queue[str]) -> None:
+        """Pass the first line on; later ones go where its errors go. At the end, say nothing."""
+        running = self.process.running
+        with self.process.log.open("a") as log:
+            for number, line in enumerate((running and running.stdout) or ()):
+                if number:
+                    log.write(line)
+                else:
+                    said.put(line)
+        if running:
+            running.wait()
+        said.put("")
+
+    def _failure(self, what: str) -> processes.ProcessFailedError:
+        return processes.ProcessFailedError(
+            f"the cloud {what}:\n{processes.last_words(self.process.log)}"
+        )
+
+
+@dataclass(kw_only=True)
+class Testbed:
+    """A small region: everything up to and including the part `until`, all in `directory`.
+
+    The directory must not exist before, and does not exist after.
+    """
+
+    __test__: ClassVar[bool] = False  # pytest would take the name for a test's
+
+    directory: Path
+    cluster_name: str = "joiner"
+    region: str = "us-west-2"
+    join_delay_seconds: float = 1.0
+    """From an instance that runs to its Node; in life 20 to 40."""
+
+    until: Part = Part.KUBELETS
+    progress: Progress = SILENCE
+    cluster: Cluster = field(init=False)
+    cloud: CloudProcess | None = field(default=None, init=False)
+    _began: datetime = field(init=False)
+    _ready: list[Part] = field(default_factory=list, init=False)
+    _parts: list[Checked] = field(default_factory=list, init=False)
+    _is_owner: bool = field(default=False, init=False)
+    _owned: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.directory = self.directory.absolute()
+        self.cluster = Cluster(
+            directory=self.directory / "cluster", name=self.cluster_name, progress=self.progress
+        )
+
+    def start(self) -> None:
+        """Start all parts and return when all are ready; undoes itself when one cannot be.
+
+        Raises `FileExistsError` when the directory exists, and whatever a part raises.
+        """
+        self._began = datetime.now(UTC)
+        try:
+            self._owned.enter_context(processes.kept(self.directory))
+            self._is_owner = True
+            self._write_state(Phase.STARTING)
+            for part, start in self._starters().items():
+                start()
+                self._ready.append(part)
+                self._write_state(Phase.STARTING)
+                if part is self.until:
+                    break
+            self._write_state(Phase.READY)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Undo everything, in reverse. Does nothing when there is nothing."""
+        if self._is_owner and self.directory.exists():
+            self._write_state(Phase.STOPPING)
+        self._is_owner = False
+        self._owned.close()
+        self._ready.clear()
+        self._parts.clear()
+        self.cloud = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def environment(self) -> dict[str, str]:
+        """Give the variables with which kubectl, an AWS client or Pulumi finds this region."""
+        found = {"KUBECONFIG": str(self.cluster.kubeconfig)}
+        if self.cloud:
+            found |= {
+                "AWS_ENDPOINT_URL": self.cloud.url,
+                "AWS_REGION": self.region,
+                "AWS_DEFAULT_REGION": self.region,
+                "AWS_ACCESS_KEY_ID": "testing",
+                "AWS_SECRET_ACCESS_KEY": "testing",
+                # A proxy for the world outside must not stand before loopback.
+                "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1"))),
+            }
+        return found
+
+    def check(self) -> None:
+        """Raise, and write down, that a part has ended which should run."""
+        try:
+            self.cluster.check()
+            if self.cloud:
+                self.cloud.process.check()
+            for part in self._parts:
+                part.check()
+        except RuntimeError as exc:
+            self._write_state(Phase.BROKEN, problem=str(exc))
+            raise
+
+    def _starters(self) -> dict[Part, Callable[[], None]]:
+        return {
+            Part.CLUSTER: self._start_cluster,
+            Part.CLOUD: self._start_cloud,
+            Part.WORKLOADS: self._start_workloads,
+            Part.KUBELETS: self._start_kubelets,
+        }
+
+    def _start_cluster(self) -> None:
+        self._owned.enter_context(self.cluster)
+
+    def _start_cloud(self) -> None:
+        cloud = CloudProcess(
+            directory=self.directory,
+            arguments={
+                "cluster-name": self.cluster_name,
+                "cluster-endpoint": self.cluster.server,
+                "cluster-ca": self.cluster.ca_data,
+                "region": self.region,
+                "kubernetes-version": self._kubernetes_version(),
+                "oidc-issuer": self.cluster.issuer,
+                "kubeconfig": str(self.cluster.kubeconfig),
+            },
+        )
+        self._start("test cloud", cloud)
+        self.cloud = cloud
+
+    def _start_workloads(self) -> None:
+        from testbed.workloads import Workloads
+
+        workloads = Workloads(
+            self.cluster.kubeconfig,
+            self._cloud_url,
+            self.directory / "workloads",
+            checkout=CHECKOUT,
+            cluster_name=self.cluster_name,
+            region=self.region,
+        )
+        self._start("system nodes", workloads)
+
+    def _start_kubelets(self) -> None:
+        from testbed.kubelets import Kubelets
+
+        kubelets = Kubelets(
+            self.cluster.kubeconfig,
+            self._cloud_url,
+            cluster_name=self.cluster_name,
+            join_delay_seconds=self.join_delay_seconds,
+        )
+        self._start("kubelets", kubelets)
+
+    def _start(self, title: str, part: Any) -> None:
+        with self.progress.stage(title):
+            self._owned.callback(part.stop)
+            part.start()
+            if isinstance(part, Checked):
+                self._parts.append(part)
+
+    @property
+    def _cloud_url(self) -> str:
+        return self.cloud.url if self.cloud else ""
+
+    def _kubernetes_version(self) -> str:
+        version = binaries.pinned(binaries.TOOLS / "kubernetes", "k8s.io/kubernetes")
+        return ".".join(version.removeprefix("v").split(".")[:2])
+
+    def _write_state(self, phase: Phase, problem: str = "") -> None:
+        pids = dict(self.cluster.pids)
+        ports = dict(self.cluster.ports)
+        if self.cloud and self.cloud.process.pid:
+            pids["cloud"] = self.cloud.process.pid
+            ports["cloud"] = int(self.cloud.url.rsplit(":", 1)[1].rstrip("/"))
+        state = State(
+            phase=phase,
+            owner=processes.identity(os.getpid()) or "",
+            began=self._began,
+            parts=list(self._ready),
+            pids=pids,
+            ports=ports,
+            environment=self.environment(),
+            problem=problem,
+        )
+        fresh = self.directory / ".state.json"
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+        fresh.rename(self.directory / "state.json")
+
+
+def _python_path() -> str:
+    """Let child processes import what this checkout holds, wherever they start."""
+    return os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))

@@ -1,0 +1,223 @@
+"""The kubelet of the system nodes: it follows the pods bound to them and lets each live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from testbed import processes
+from testbed.background import Background
+from testbed.kubeclient import Change, ChangeType, KubeClient, Kubeconfig
+from testbed.workloads.addresses import AddressBlock
+from testbed.workloads.environment import ConfigurationError
+from testbed.workloads.pods import HasPodIdentity, Host, Pod, log_file
+from testbed.workloads.systemnodes import ALLOCATABLE, SystemNode
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0  # what pods get when the testbed itself goes down
+
+
+class Workloads:
+    """Two system nodes whose pods are local processes.
+
+    `directory` is ours: processes belong to it, logs are in its `logs`. Pods work in `checkout`
+    and use the interpreter `python`.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        cloud_url: str,
+        directory: Path,
+        *,
+        checkout: Path,
+        python: Path = Path(sys.executable),
+        cluster_name: str = "joiner",
+        region: str = "us-west-2",
+        node_count: int = 2,
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._cloud_url = cloud_url.rstrip("/")
+        self._directory = directory.absolute()
+        self._checkout = checkout.absolute()
+        self._python = python
+        self._cluster_name = cluster_name
+        self._region = region
+        self._node_count = node_count
+        self._pods: dict[str, Pod] = {}  # by UID
+        self._background = Background("workloads", self._main)
+
+    @property
+    def logs_directory(self) -> Path:
+        """Where the output of containers goes; it outlives `stop`."""
+        return self._directory / "logs"
+
+    def start(self) -> None:
+        """Register the system nodes; returns when they are ready and their pods are known."""
+        self._background.start()
+
+    def stop(self) -> None:
+        """End every process. The objects of nodes and pods stay as they are."""
+        self._background.stop()
+
+    def check(self) -> None:
+        """Raise what ended them, if they have ended by themselves."""
+        self._background.check()
+
+    def logs(self, pod: str, *, namespace: str = "default", container: str | None = None) -> str:
+        """Return what a pod, or one container of it, has written so far, also after its end."""
+        pattern = log_file(self.logs_directory, namespace, pod, container or "*").name
+        files = sorted(self.logs_directory.glob(pattern))
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    def kill(
+        self, pod: str, *, namespace: str = "kube-system", number: signal.Signals = signal.SIGKILL
+    ) -> int:
+        """Send a signal to the main process of each of a pod's containers; return how many."""
+        return self._background.call(self._kill(pod, namespace, number))
+
+    async def _kill(self, name: str, namespace: str, number: signal.Signals) -> int:
+        containers = [
+            container
+            for pod in self._pods.values()
+            if (pod.name, pod.namespace) == (name, namespace)
+            for container in pod.containers
+            if container.is_running
+        ]
+        for container in containers:
+            container.send(number)
+        return len(containers)
+
+    async def _main(self, ready: Callable[[], None]) -> None:
+        with (
+            processes.kept(self._directory / "pods") as pods_directory,
+            contextlib.closing(AddressBlock.reserve(str(self._directory))) as block,
+        ):
+            connector = aiohttp.TCPConnector(force_close=True)
+            async with (
+                KubeClient(Kubeconfig.read(self._kubeconfig)) as kube,
+                aiohttp.ClientSession(connector=connector) as session,
+            ):
+                nodes = [
+                    SystemNode(index, self._region, block.of_node(index))
+                    for index in range(self._node_count)
+                ]
+                hosts = [self._host(node, kube, session, block, pods_directory) for node in nodes]
+                await self._serve(nodes, hosts, ready)
+
+    def _host(
+        self,
+        node: SystemNode,
+        kube: KubeClient,
+        session: aiohttp.ClientSession,
+        block: AddressBlock,
+        pods_directory: Path,
+    ) -> Host:
+        return Host(
+            kube=kube,
+            session=session,
+            addresses=block,
+            address=node.address,
+            allocatable=ALLOCATABLE,
+            pods_directory=pods_directory,
+            logs_directory=self.logs_directory,
+            checkout=self._checkout,
+            python=self._python,
+            cloud_url=self._cloud_url,
+            region=self._region,
+            has_pod_identity=_pod_identity(self._cloud_url, self._region, self._cluster_name),
+        )
+
+    async def _serve(
+        self, nodes: list[SystemNode], hosts: list[Host], ready: Callable[[], None]
+    ) -> None:
+        lives: set[asyncio.Task[None]] = set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                known = [asyncio.Event() for _ in nodes]
+                for node, host, event in zip(nodes, hosts, known, strict=True):
+                    await node.register(host.kube)
+                    tasks.create_task(node.keep_alive(host.kube))
+                    tasks.create_task(self._follow_pods(node, host, lives, event))
+                await asyncio.gather(*(event.wait() for event in known))
+                ready()
+        finally:
+            await self._end(lives)
+
+    async def _follow_pods(
+        self, node: SystemNode, host: Host, lives: set[asyncio.Task[None]], known: asyncio.Event
+    ) -> None:
+        changes = host.kube.follow("/api/v1/pods", fieldSelector=f"spec.nodeName={node.name}")
+        async for change in changes:
+            if change.type is ChangeType.SYNCED:
+                known.set()
+            elif (pod := self._tell(change, host)) is not None:
+                life = asyncio.create_task(self._live(pod), name=f"pod {pod.namespace}/{pod.name}")
+                lives.add(life)
+                life.add_done_callback(lives.discard)
+                life.add_done_callback(_tell_failure)
+
+    def _tell(self, change: Change, host: Host) -> Pod | None:
+        """Pass a change on to its pod; return the pod if it is new."""
+        uid = change.object["metadata"]["uid"]
+        pod = self._pods.get(uid)
+        if change.type is ChangeType.DELETED:
+            if pod is not None:
+                pod.stop(0.0, is_object_left=False)
+            return None
+        if pod is not None:
+            pod.tell(change.object)
+            return None
+        pod = self._pods[uid] = Pod(host, change.object)
+        pod.tell(change.object)
+        return pod
+
+    async def _live(self, pod: Pod) -> None:
+        try:
+            await pod.live()
+        finally:
+            del self._pods[str(pod.object["metadata"]["uid"])]
+
+    async def _end(self, lives: set[asyncio.Task[None]]) -> None:
+        for pod in list(self._pods.values()):
+            pod.stop(STOP_SECONDS, is_object_left=False)
+        await asyncio.gather(*lives, return_exceptions=True)
+
+
+def _tell_failure(life: asyncio.Task[None]) -> None:
+    if not life.cancelled() and (failure := life.exception()) is not None:
+        log.error("%s was given up", life.get_name(), exc_info=failure)
+
+
+def _pod_identity(cloud_url: str, region: str, cluster_name: str) -> HasPodIdentity:
+    eks = boto3.client(
+        "eks",
+        endpoint_url=cloud_url,
+        region_name=region,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+
+    async def has_pod_identity(namespace: str, service_account: str) -> bool:
+        try:
+            answer = await asyncio.to_thread(
+                eks.list_pod_identity_associations,
+                clusterName=cluster_name,
+                namespace=namespace,
+                serviceAccount=service_account,
+            )
+        except (BotoCoreError, ClientError) as exc:
+            raise ConfigurationError(f"pod identity is unknown: {exc}") from exc
+        return bool(answer["associations"])
+
+    return has_pod_identity

@@ -1,0 +1,105 @@
+"""Service account tokens of a pod, in files that are renewed before they expire."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+from testbed.kubeclient import KubeClient, Kubeconfig, KubernetesError, Object
+
+log = logging.getLogger(__name__)
+
+API_SECONDS = 3607  # what the API server marks as a pod's own, and extends while old clients linger
+AWS_SECONDS = 86400
+RENEW_AT = 0.8  # of the lifetime, as a kubelet does
+RETRY_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFile:
+    """One projected token; no audience means the API server's own."""
+
+    path: Path
+    audience: str | None = None
+    lifetime_seconds: int = API_SECONDS
+
+    async def write(self, kube: KubeClient, pod: Object) -> float:
+        """Fetch a token bound to the pod; return the seconds until it should be renewed."""
+        metadata = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName") or "default"
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [self.audience] if self.audience else [],
+                "expirationSeconds": self.lifetime_seconds,
+                "boundObjectRef": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                },
+            },
+        }
+        namespace = f"/api/v1/namespaces/{metadata['namespace']}"
+        answer = await kube.create(f"{namespace}/serviceaccounts/{account}/token", request)
+        write_atomically(self.path, answer["status"]["token"])
+        expires = datetime.fromisoformat(answer["status"]["expirationTimestamp"])
+        return RENEW_AT * (expires - datetime.now(UTC)).total_seconds()
+
+    async def renew(self, kube: KubeClient, pod: Object, first: float) -> None:
+        """Renew the token as often as needed, without end; `first` is due in so many seconds."""
+        due = first
+        while True:
+            await asyncio.sleep(due)
+            try:
+                due = await self.write(kube, pod)
+            except (KubernetesError, aiohttp.ClientError, TimeoutError) as exc:
+                log.warning("token %s was not renewed: %s", self.path, exc)
+                due = RETRY_SECONDS
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put text into a file so that nobody ever reads half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f".{path.name}")
+    written.touch(mode=0o600)
+    written.write_text(text)
+    written.replace(path)
+
+
+def pod_kubeconfig(server: Kubeconfig, token: Path, namespace: str) -> str:
+    """Return a kubeconfig that speaks for the pod's service account."""
+    authority = base64.b64encode(server.certificate_authority).decode()
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "pod",
+            "clusters": [
+                {
+                    "name": "testbed",
+                    "cluster": {"server": server.server, "certificate-authority-data": authority},
+                }
+            ],
+            "users": [{"name": "service-account", "user": {"tokenFile": str(token)}}],
+            "contexts": [
+                {
+                    "name": "pod",
+                    "context": {
+                        "cluster": "testbed",
+                        "user": "service-account",
+                        "namespace": namespace,
+                    },
+                }
+            ],
+        },
+        sort_keys=False,
+    )
