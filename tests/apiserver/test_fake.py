@@ -1,0 +1,198 @@
+"""The fake API server keeps the promises that reconcilers rely on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from controller.apis import kinds
+from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
+from controller.apis.nodes import Node, NodeSpec
+from controller.apis.pods import Pod, PodSpec
+from controller.apis.workloads import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from controller.apiserver.errors import (
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.apiserver.fake import FakeApiServer
+from controller.apiserver.port import ApiServer, Change
+
+
+@pytest.fixture
+def api() -> FakeApiServer:
+    return FakeApiServer(clock=lambda: datetime(2030, 1, 1, tzinfo=UTC))
+
+
+def make_pod(name: str, *, node: str = "n1", **labels: str) -> Pod:
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default", labels=labels),
+        spec=PodSpec(node_name=node),
+    )
+
+
+def make_budget(allowed: int, name: str = "web") -> PodDisruptionBudget:
+    return PodDisruptionBudget(
+        metadata=ObjectMeta(name=name, namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "web"})),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
+
+
+async def until_synced(changes: AsyncIterator[Change[Any]]) -> list[str]:
+    seen = []
+    async for change in changes:
+        name = change.object.metadata.name if change.object else ""
+        seen.append(f"{change.type} {name}".strip())
+        if change.type == "SYNCED":
+            break
+    return seen
+
+
+def test_it_is_an_api_server(api: FakeApiServer) -> None:
+    port: ApiServer = api
+    assert port is api
+
+
+async def test_a_generated_name_is_unique(api: FakeApiServer) -> None:
+    body = {"metadata": {"generateName": "default-"}}
+    first = await api.create(kinds.NODE, body)
+    second = await api.create(kinds.NODE, body)
+    assert first.metadata.name.startswith("default-")
+    assert first.metadata.name != second.metadata.name
+    assert first.metadata.uid != second.metadata.uid
+
+
+async def test_creating_twice_is_a_conflict(api: FakeApiServer) -> None:
+    await api.create(kinds.NODE, {"metadata": {"name": "n1"}})
+    with pytest.raises(ConflictError):
+        await api.create(kinds.NODE, {"metadata": {"name": "n1"}})
+
+
+async def test_status_and_the_rest_are_written_apart(api: FakeApiServer) -> None:
+    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    both = {"spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "2"}}}
+
+    after_spec = await api.patch(kinds.NODE, "n1", both)
+    assert (after_spec.spec.unschedulable, after_spec.status.capacity) == (True, {})
+    assert after_spec.metadata.generation == 2
+
+    both["spec"] = {"unschedulable": False}
+    after_status = await api.patch(kinds.NODE, "n1", both, subresource="status")
+    assert (after_status.spec.unschedulable, after_status.status.capacity) == (True, {"cpu": "2"})
+    assert after_status.metadata.generation == 2
+
+
+async def test_a_patch_of_what_changed_meanwhile_is_a_conflict(api: FakeApiServer) -> None:
+    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    before = await api.get(kinds.NODE, "n1")
+    await api.patch(kinds.NODE, "n1", {"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(ConflictError):
+        await api.patch(
+            kinds.NODE,
+            "n1",
+            {"metadata": {"labels": {"a": None}}},
+            resource_version=before.metadata.resource_version,
+        )
+    with pytest.raises(ConflictError):
+        await api.patch(kinds.NODE, "n1", {}, uid="another")
+
+
+async def test_a_patch_without_effect_keeps_the_resource_version(api: FakeApiServer) -> None:
+    api.seed(Node(metadata=ObjectMeta(name="n1", labels={"a": "b"})))
+    before = await api.get(kinds.NODE, "n1")
+    after = await api.patch(kinds.NODE, "n1", {"metadata": {"labels": {"a": "b"}}})
+    assert after == before
+
+
+async def test_finalizers_hold_an_object_until_the_last_is_gone(api: FakeApiServer) -> None:
+    api.seed(Node(metadata=ObjectMeta(name="n1", finalizers=["karpenter.sh/termination"])))
+    await api.delete(kinds.NODE, "n1")
+    assert (await api.get(kinds.NODE, "n1")).metadata.is_deleting
+    with pytest.raises(InvalidError):
+        await api.patch(kinds.NODE, "n1", {"metadata": {"finalizers": ["a/b", "c/d"]}})
+    await api.patch(kinds.NODE, "n1", {"metadata": {"finalizers": None}})
+    with pytest.raises(NotFoundError):
+        await api.get(kinds.NODE, "n1")
+
+
+async def test_a_bound_pod_goes_when_its_kubelet_has_finished_it(api: FakeApiServer) -> None:
+    api.seed(make_pod("a"), make_pod("waiting", node=""))
+    await api.delete(kinds.POD, "waiting", namespace="default")
+    await api.delete(kinds.POD, "a", namespace="default", grace_period_seconds=5)
+    assert [(p.key, p.metadata.deletion_grace_period_seconds) for p in api.objects(kinds.POD)] == [
+        ("default/a", 5)
+    ]
+    api.finish_pods("default/a")
+    assert api.objects(kinds.POD) == []
+
+
+async def test_evictions_use_up_the_disruption_budget(api: FakeApiServer) -> None:
+    api.seed(make_pod("a", app="web"), make_pod("b", app="web"), make_pod("c"), make_budget(1))
+    for name in "ac":
+        await api.evict(name, "default", uid="")
+    with pytest.raises(TooManyRequestsError):
+        await api.evict("b", "default", uid="")
+    assert [p.metadata.name for p in api.objects(kinds.POD) if p.metadata.is_deleting] == ["a", "c"]
+
+
+async def test_two_budgets_over_one_pod_forbid_its_eviction(api: FakeApiServer) -> None:
+    api.seed(make_pod("a", app="web"), make_budget(1), make_budget(1, name="other"))
+    with pytest.raises(UnavailableError):
+        await api.evict("a", "default", uid="")
+
+
+async def test_a_watch_lists_first_and_then_follows(api: FakeApiServer) -> None:
+    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    changes = api.watch(kinds.NODE)
+    assert await until_synced(changes) == ["RESET", "ADDED n1", "SYNCED"]
+    await api.create(kinds.NODE, {"metadata": {"name": "n2"}})
+    await api.patch(kinds.NODE, "n2", {"spec": {"unschedulable": True}})
+    await api.delete(kinds.NODE, "n1")
+    assert [(await anext(changes)).type for _ in range(3)] == ["ADDED", "MODIFIED", "DELETED"]
+    api.break_watches()
+    assert await until_synced(changes) == ["RESET", "ADDED n2", "SYNCED"]
+
+
+async def test_what_is_owned_goes_with_its_owner(api: FakeApiServer) -> None:
+    owner = OwnerReference(kind="Node", name="n1", uid="owner")
+    api.seed(
+        Node(metadata=ObjectMeta(name="n1", uid="owner")),
+        Node(
+            metadata=ObjectMeta(name="n2", owner_references=[owner], finalizers=["a/b"]),
+            spec=NodeSpec(),
+        ),
+    )
+    await api.delete(kinds.NODE, "n1", propagation="Foreground")
+    assert [n.metadata.is_deleting for n in api.objects(kinds.NODE)] == [True, True]
+    await api.patch(kinds.NODE, "n2", {"metadata": {"finalizers": None}})
+    assert api.objects(kinds.NODE) == []
+
+
+async def test_lists_can_be_narrowed(api: FakeApiServer) -> None:
+    api.seed(make_pod("a", app="web"), make_pod("b", node="n2"), make_pod("c", app="db"))
+
+    async def names(**selectors: str) -> str:
+        return "".join(p.metadata.name for p in await api.list(kinds.POD, **selectors))
+
+    assert await names(field_selector="spec.nodeName=n1") == "ac"
+    assert await names(label_selector="app in (web, db),app!=db") == "a"
+    assert await names(label_selector="!app") == "b"
+    assert await names(namespace="elsewhere") == ""
+
+
+async def test_a_refusal_is_given_as_often_as_asked(api: FakeApiServer) -> None:
+    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    api.refuse("get", UnavailableError("down", status=503), kind=kinds.NODE)
+    with pytest.raises(UnavailableError):
+        await api.get(kinds.NODE, "n1")
+    assert (await api.get(kinds.NODE, "n1")).metadata.name == "n1"

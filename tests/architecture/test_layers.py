@@ -1,0 +1,64 @@
+"""The rooms stay where the design puts them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FORBIDDEN = {"utils", "helpers", "common", "core", "base", "misc", "models"}
+PACKAGES = ("controller", "infra", "testbed")
+
+
+def modules() -> list[Path]:
+    return [p for package in PACKAGES for p in (CHECKOUT / package).rglob("*.py")]
+
+
+def test_every_import_contract_holds() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+
+    outcome = subprocess.run([linter], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+
+    assert outcome.returncode == 0, outcome.stdout
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    named = {p.stem for p in modules()} | {p.parent.name for p in modules()}
+
+    assert not named & FORBIDDEN
+
+
+def test_no_module_that_pulumi_puts_on_the_path_shadows_the_standard_library() -> None:
+    """`pulumi up` makes infra/ the first entry of sys.path."""
+    names = {p.stem for p in (CHECKOUT / "infra").glob("*.py")} - {"__init__", "__main__"}
+
+    assert not names & set(sys.stdlib_module_names)
+
+
+def test_every_package_states_its_law() -> None:
+    silent = [
+        str(p.relative_to(CHECKOUT))
+        for p in modules()
+        if p.name == "__init__.py" and not p.read_text().lstrip().startswith('"""')
+    ]
+
+    assert silent == []
+
+
+def test_nothing_machine_specific_is_in_the_repository() -> None:
+    paths = sysconfig.get_paths()
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    ).stdout.split("\0")
+    here = [str(Path.home()) + "/", paths["stdlib"]]
+    guilty = [
+        name
+        for name in tracked
+        if name and (CHECKOUT / name).is_file() and not name.endswith(".sum")
+        for text in [(CHECKOUT / name).read_text(errors="ignore")]
+        if any(path in text for path in here if len(path) > 2)
+    ]
+
+    assert guilty == []

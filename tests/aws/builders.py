@@ -1,0 +1,100 @@
+"""Claims and classes for tests of the AWS room; every argument has a default."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import NodeClassReference
+from controller.apis.pods import ResourceRequirements
+from controller.apis.taints import Requirement, Taint
+from controller.aws.provider import AWSCloudProvider
+
+CLUSTER = "joiner"
+QUEUE = "joiner"
+ROLE = "KarpenterNodeRole-joiner"
+POOL = "default"
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+def make_node_class(**spec: Any) -> EC2NodeClass:
+    """Make a class that finds its subnets and groups by the discovery tag."""
+    discovered = [SelectorTerm(tags={"karpenter.sh/discovery": CLUSTER})]
+    given: dict[str, Any] = {
+        "subnet_selector_terms": discovered,
+        "security_group_selector_terms": discovered,
+        "ami_selector_terms": [SelectorTerm(alias="al2023@latest")],
+        "role": ROLE,
+        **spec,
+    }
+    return EC2NodeClass(
+        metadata=ObjectMeta(
+            name="default",
+            uid="7a0f9a4c-class",
+            generation=1,
+            annotations={labels.NODECLASS_HASH: "1", labels.NODECLASS_HASH_VERSION: "v6"},
+        ),
+        spec=EC2NodeClassSpec(**given),
+    )
+
+
+def make_claim(
+    *requirements: Requirement,
+    name: str | None = None,
+    uid: str | None = None,
+    requests: dict[str, Any] | None = None,
+    taints: list[Taint] | None = None,
+    created: datetime | None = None,
+) -> NodeClaim:
+    """Make a claim of the default pool."""
+    name = name or f"{POOL}-{uuid.uuid4().hex[:5]}"
+    return NodeClaim(
+        metadata=ObjectMeta(
+            name=name,
+            uid=uid or f"uid-{name}",
+            labels={labels.NODEPOOL: POOL, labels.EC2NODECLASS: "default", "team": "a"},
+            creation_timestamp=created,
+        ),
+        spec=NodeClaimSpec(
+            node_class_ref=NodeClassReference(
+                group=labels.AWS_GROUP, kind="EC2NodeClass", name="default"
+            ),
+            requirements=list(requirements),
+            resources=ResourceRequirements(requests=requests or {"cpu": "1", "memory": "2Gi"}),
+            taints=taints or [],
+        ),
+    )
+
+
+def within(key: str, *values: str, min_values: int | None = None) -> Requirement:
+    """Require a label to have one of these values."""
+    return Requirement(key=key, operator="In", values=list(values), min_values=min_values)
+
+
+ON_DEMAND = within(labels.CAPACITY_TYPE, labels.ON_DEMAND)
+SPOT = within(labels.CAPACITY_TYPE, labels.SPOT)
+LINUX = within(labels.OS, "linux")
+
+
+async def ready(provider: AWSCloudProvider, **spec: Any) -> EC2NodeClass:
+    """Return a class that the provider has found ready."""
+    return await provider.resolve(make_node_class(**spec), now=NOW)

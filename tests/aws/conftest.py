@@ -1,0 +1,165 @@
+"""A test cloud with a network and a role, and a provider that calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import Session
+from controller.options import Options
+from testbed.cloud import Cloud, CloudControl
+from testbed.cloud.world import Settings
+from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock
+
+REGION = "us-west-2"
+
+
+@dataclass(frozen=True)
+class Region:
+    """The test cloud, its controls, and clients of an administrator."""
+
+    cloud: Cloud
+    control: CloudControl
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.cloud.url,
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+    def instances(self) -> list[Any]:
+        """Instances that are not on their way out."""
+        return [
+            i
+            for i in self.control.instances().instances
+            if i.state not in ("shutting-down", "terminated")
+        ]
+
+
+@pytest.fixture(scope="module")
+def region() -> Iterator[Region]:
+    settings = Settings(pending=0.0, shutting_down=0.0, terminated_visible=600.0)
+    with Cloud(cluster_name=CLUSTER, settings=settings) as cloud:
+        found = Region(cloud, CloudControl(cloud.url))
+        _prepare(found)
+        yield found
+
+
+def _prepare(region: Region) -> None:
+    """Make what the bundle makes: discovery tags, the node role with its profile, the queue."""
+    ec2, iam = region.client("ec2"), region.client("iam")
+    discovered = [{"Key": "karpenter.sh/discovery", "Value": CLUSTER}]
+    subnets = [
+        s["SubnetId"]
+        for s in ec2.describe_subnets()["Subnets"]
+        if any(t["Value"].startswith(f"{CLUSTER}-private") for t in s.get("Tags", []))
+    ]
+    groups = [
+        g["GroupId"]
+        for g in ec2.describe_security_groups()["SecurityGroups"]
+        if g["GroupName"] == f"eks-cluster-sg-{CLUSTER}"
+    ]
+    ec2.create_tags(Resources=[*subnets, *groups], Tags=discovered)
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": "ec2.amazonaws.com"},
+                "Action": "sts:AssumeRole",
+            }
+        ],
+    }
+    iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(trust))
+    iam.create_instance_profile(
+        InstanceProfileName=ROLE,
+        Tags=[{"Key": f"kubernetes.io/cluster/{CLUSTER}", "Value": "owned"}],
+    )
+    iam.add_role_to_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
+    region.client("sqs").create_queue(QueueName=QUEUE)
+
+
+SLOW = frozenset(
+    {
+        "describe_instance_types",
+        "describe_instance_type_offerings",
+        "describe_spot_price_history",
+        "get_products",
+    }
+)
+"""Answers of thousands of rows that are the same for every controller of a module."""
+
+
+class RememberingSession(Session):
+    """Asks the test cloud for its catalogue once, however many controllers start."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._catalogue: dict[str, list[dict[str, Any]]] = {}
+
+    async def pages(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        if operation not in SLOW:
+            return await super().pages(service, operation, key, **parameters)
+        question = json.dumps([operation, parameters], sort_keys=True, default=lambda _: "")
+        if question not in self._catalogue:
+            answer = await super().pages(service, operation, key, **parameters)
+            self._catalogue[question] = answer
+        return self._catalogue[question]
+
+
+@pytest.fixture(scope="module")
+def session(region: Region) -> Iterator[Session]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", region.cloud.url)
+        environment.setenv("AWS_ACCESS_KEY_ID", "testing")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        made = RememberingSession(region=REGION, attempts=1)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def options() -> Options:
+    return Options(cluster_name=CLUSTER, interruption_queue=QUEUE)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def start(session: Session, options: Options, clock: Clock) -> Callable[[], AWSCloudProvider]:
+    """Starts a controller anew, as after a crash."""
+    return lambda: AWSCloudProvider(options, aws=session, cluster_dns="10.100.0.10", clock=clock)
+
+
+@pytest.fixture
+def provider(start: Callable[[], AWSCloudProvider]) -> AWSCloudProvider:
+    """A controller that has just started."""
+    return start()
+
+
+@pytest.fixture(autouse=True)
+def _calm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave no fault, no limit and no instance to the next test."""
+    yield
+    if "region" not in request.fixturenames:
+        return
+    region: Region = request.getfixturevalue("region")
+    region.control.clear_faults()
+    region.cloud.world.capacity.clear()
+    left = [i.instance_id for i in region.instances()]
+    if left:
+        region.client("ec2").terminate_instances(InstanceIds=left)

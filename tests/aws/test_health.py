@@ -1,0 +1,89 @@
+"""What is learnt of zones and machines that do badly."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import Session
+from controller.aws.statuses import InstanceStatuses, findings
+from controller.options import Options
+from tests.aws.builders import CLUSTER, NOW, make_claim, ready, within
+from tests.aws.conftest import Region
+
+M5 = within("karpenter.k8s.aws/instance-family", "m5")
+
+
+def failed(part: str, minutes: float) -> dict[str, Any]:
+    detail = {"Status": "failed", "ImpairedSince": NOW - timedelta(minutes=minutes)}
+    return {part: {"Status": "impaired", "Details": [detail]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "kinds"),
+    [
+        (failed("InstanceStatus", 3), ["instance_status"]),
+        (failed("SystemStatus", 3), ["system_status"]),
+        (failed("InstanceStatus", 1), []),
+        ({"Events": [{"Code": "instance-retirement"}]}, ["scheduled_change"]),
+        ({"Events": [{"Code": "something-else"}]}, []),
+        ({}, []),
+    ],
+)
+def test_a_status_calls_for_a_notice(status: dict[str, Any], kinds: list[str]) -> None:
+    assert list(findings(status, NOW)) == kinds
+
+
+async def test_a_broken_instance_is_told_once_until_it_is_well_again(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    broken = instance.provider_id.rpartition("/")[2]
+    statuses = InstanceStatuses(provider.aws)
+    region.control.impair(broken, system=True, since_seconds=300)
+
+    await statuses.refresh(datetime.now(UTC))
+    (notice,) = statuses.waiting()
+    assert (notice.kind, notice.instance_ids) == ("system_status", (broken,))
+    assert statuses.acknowledge(notice)
+    await statuses.refresh(datetime.now(UTC))
+    assert not statuses.waiting()
+
+    region.control.impair(broken)
+    await statuses.refresh(datetime.now(UTC))
+    region.control.impair(broken, event_code="instance-retirement")
+    await statuses.refresh(datetime.now(UTC))
+    assert [n.kind for n in statuses.waiting()] == ["scheduled_change"]
+
+
+async def test_without_the_right_to_ask_nothing_is_asked_any_more(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    statuses = InstanceStatuses(provider.aws)
+    region.control.order_fault(
+        action="DescribeInstanceStatus", code="UnauthorizedOperation", status=403
+    )
+    await statuses.refresh(datetime.now(UTC))
+    region.control.clear_calls()
+    await statuses.refresh(datetime.now(UTC))
+    assert region.control.calls() == {}
+
+
+async def test_no_node_is_put_into_a_zone_that_traffic_was_shifted_from(
+    session: Session, region: Region
+) -> None:
+    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
+    provider = AWSCloudProvider(options, aws=session)
+    node_class = await ready(provider)
+    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
+    region.control.shift_zone(shifted)
+
+    await provider.start()
+
+    types = await provider.instance_types(node_class)
+    zones = {o.zone for t in types for o in t.offerings if o.available}
+    assert zones == {"us-west-2b", "us-west-2c"}
+    region.control.shift_zone(shifted, active=False)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.apis import labels
+from controller.aws.provider import AWSCloudProvider
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClaimNotFoundError,
+    ThrottledError,
+)
+from tests.aws.builders import ON_DEMAND, SPOT, Clock, make_claim, ready, within
+from tests.aws.conftest import Region
+
+M5 = within("karpenter.k8s.aws/instance-family", "m5")
+Start = Callable[[], AWSCloudProvider]
+
+
+async def test_a_terminated_instance_is_asked_for_until_it_is_gone(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    region.control.change_settings(shutting_down=60.0)
+    await provider.terminate(instance.provider_id)
+    assert (await provider.get(instance.provider_id)).deleting
+    await provider.terminate(instance.provider_id)
+    region.control.change_settings(shutting_down=0.0)
+
+    second = await provider.launch(make_claim(M5), await ready(provider))
+    await provider.terminate(second.provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.terminate(second.provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.get(second.provider_id)
+
+
+async def test_every_instance_of_the_cluster_is_listed_with_what_it_is(
+    provider: AWSCloudProvider, start: Start
+) -> None:
+    node_class = await ready(provider)
+    spot = await provider.launch(make_claim(M5, SPOT), node_class)
+    on_demand = await provider.launch(make_claim(M5, ON_DEMAND), node_class)
+
+    found = {i.provider_id: i for i in await start().instances()}
+
+    assert {spot.provider_id, on_demand.provider_id} <= set(found)
+    seen = found[spot.provider_id]
+    assert seen.capacity_type == "spot"
+    assert found[on_demand.provider_id].capacity_type == "on-demand"
+    assert seen.labels[labels.NODEPOOL] == "default"
+    assert seen.tags["karpenter.sh/nodeclaim"] == spot.tags["karpenter.sh/nodeclaim"]
+    assert seen.launched_at is not None
+
+
+async def test_instances_of_others_are_neither_seen_nor_touched(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    ec2 = region.client("ec2")
+    subnet = (await ready(provider)).status.subnets[0].id
+    others = {"karpenter.sh/nodepool": "x", "karpenter.k8s.aws/ec2nodeclass": "x"}
+    foreign = []
+    for tags in ({**others, "eks:eks-cluster-name": "another"}, {}):
+        image = next(
+            a.id for a in (await ready(provider)).status.amis if "x86_64-standard" in a.name
+        )
+        answer = ec2.run_instances(
+            ImageId=image,
+            InstanceType="m5.large",
+            SubnetId=subnet,
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[
+                {
+                    "ResourceType": "instance",
+                    "Tags": [{"Key": k, "Value": v} for k, v in tags.items()],
+                }
+            ]
+            if tags
+            else [],
+        )
+        foreign.append(answer["Instances"][0]["InstanceId"])
+
+    assert not {i.provider_id.rpartition("/")[2] for i in await provider.instances()} & {*foreign}
+    for instance_id in foreign:
+        provider_id = f"aws:///us-west-2a/{instance_id}"
+        for call in (provider.terminate, provider.get):
+            with pytest.raises(NodeClaimNotFoundError):
+                await call(provider_id)
+        with pytest.raises(NodeClaimNotFoundError):
+            await provider.tag(provider_id, {"Name": "mine"})
+    assert {*foreign} <= {i.instance_id for i in region.instances()}
+
+
+async def test_an_instance_that_ec2_does_not_list_yet_is_not_gone(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    gone = region.cloud.world.instances.pop(instance.provider_id.rpartition("/")[2])
+
+    with pytest.raises(CloudProviderError) as raised:
+        await provider.get(instance.provider_id)
+    assert not isinstance(raised.value, NodeClaimNotFoundError)
+    assert instance.provider_id in {i.provider_id for i in await provider.instances()}
+
+    clock.advance(61)
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.get(instance.provider_id)
+    assert instance.provider_id not in {i.provider_id for i in await provider.instances()}
+    region.cloud.world.instances[gone.identity] = gone
+
+
+@pytest.mark.parametrize("call", ["get", "terminate", "instances"])
+async def test_a_throttled_question_is_never_read_as_gone(
+    provider: AWSCloudProvider, region: Region, call: str
+) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    region.control.order_fault(action="DescribeInstances", code="RequestLimitExceeded", status=503)
+    with pytest.raises(ThrottledError):
+        await (
+            provider.instances()
+            if call == "instances"
+            else getattr(provider, call)(instance.provider_id)
+        )
+
+
+async def test_tags_are_added(provider: AWSCloudProvider, region: Region) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    await provider.tag(instance.provider_id, {"Name": "node-1"})
+    assert (await provider.get(instance.provider_id)).tags["Name"] == "node-1"
+
+
+async def test_what_is_no_id_of_ec2_is_not_found(provider: AWSCloudProvider) -> None:
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.get("kwok://node-1")

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from controller.apis.ec2nodeclass import (
+    BlockDevice,
+    BlockDeviceMapping,
+    NetworkInterface,
+    SelectorTerm,
+)
+from controller.apis.quantities import parse
+from controller.apis.taints import Requirement
+from controller.aws.families import AL2023, WINDOWS2022
+from controller.aws.instancetypes import (
+    Limits,
+    Machine,
+    capacity,
+    eni_pods,
+    machine,
+    overhead,
+    pods,
+    requirements,
+    reserved_cpu,
+    suits,
+)
+from tests.aws.builders import make_node_class
+
+LIMITS = Limits()
+AWS = "karpenter.k8s.aws/"
+
+
+def known(name: str) -> Machine:
+    return machine(INSTANCE_TYPES[name])
+
+
+def alias(name: str) -> dict[str, Any]:
+    return {"ami_selector_terms": [SelectorTerm(alias=f"{name}@latest")]}
+
+
+# The EKS images carry the same numbers in their eni-max-pods list.
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("t3.micro", 4),
+        ("t3.medium", 17),
+        ("m5.large", 29),
+        ("m5.xlarge", 58),
+        ("m5.4xlarge", 234),
+        ("m5.24xlarge", 737),
+        ("c5.large", 29),
+        ("r5.2xlarge", 58),
+        ("m6g.large", 29),
+        ("t2.small", 11),
+    ],
+)
+def test_pods_are_as_many_as_the_interfaces_have_addresses_for(name: str, count: int) -> None:
+    assert eni_pods(known(name)) == count
+
+
+@pytest.mark.parametrize(
+    ("spec", "limits", "count"),
+    [
+        pytest.param({}, Limits(reserved_enis=1), 20, id="an interface is reserved"),
+        pytest.param({"kubelet": {"maxPods": 110}}, LIMITS, 110, id="maxPods wins"),
+        pytest.param({"kubelet": {"podsPerCore": 4}}, LIMITS, 8, id="podsPerCore lowers it"),
+        pytest.param({"kubelet": {"podsPerCore": 40}}, LIMITS, 29, id="podsPerCore never raises"),
+        pytest.param(
+            {**alias("bottlerocket"), "kubelet": {"podsPerCore": 4}},
+            LIMITS,
+            29,
+            id="Bottlerocket knows no podsPerCore",
+        ),
+        pytest.param(alias("windows2022"), LIMITS, 110, id="Windows is not limited by interfaces"),
+    ],
+)
+def test_pods_follow_class_and_settings(spec: dict[str, Any], limits: Limits, count: int) -> None:
+    assert pods(known("m5.large"), make_node_class(**spec), limits) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"), [("m5.large", "7577Mi"), ("m6g.large", "7518Mi"), ("c5.large", "3788Mi")]
+)
+def test_memory_is_what_hypervisor_and_firmware_leave(name: str, memory: str) -> None:
+    assert capacity(known(name), make_node_class(), LIMITS)["memory"] == parse(memory)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "reserved"), [(1, 60), (2, 70), (4, 80), (8, 90), (16, 110), (64, 230)]
+)
+def test_cpu_is_reserved_by_bands(cpus: int, reserved: int) -> None:
+    assert reserved_cpu(cpus * 1000) == reserved
+
+
+def test_overhead_is_reservation_and_eviction_threshold() -> None:
+    node_class = make_node_class()
+    whole = capacity(known("m5.large"), node_class, LIMITS)
+    assert overhead(known("m5.large"), node_class, LIMITS, whole) == {
+        "cpu": 70,
+        # 11 MiB for each of 29 pods, 255 MiB, and 100 MiB that must stay free.
+        "memory": parse("674Mi"),
+        # 1 GiB and a tenth of 20 GiB.
+        "ephemeral-storage": parse("3Gi"),
+    }
+
+
+def test_what_the_user_reserves_replaces_the_formula_key_by_key() -> None:
+    node_class = make_node_class(
+        kubelet={
+            "kubeReserved": {"cpu": "200m"},
+            "systemReserved": {"cpu": "100m"},
+            "evictionHard": {"memory.available": "10%", "nodefs.available": "100%"},
+        }
+    )
+    whole = {"cpu": 2000, "memory": parse("1000Mi"), "ephemeral-storage": parse("20Gi")}
+    found = overhead(known("m5.large"), node_class, LIMITS, whole)
+    assert found["cpu"] == 300
+    assert found["memory"] == parse("574Mi") + parse("100Mi")
+    assert found["ephemeral-storage"] == parse("1Gi")
+
+
+def disk(name: str, size: str, *, root: bool = False) -> BlockDeviceMapping:
+    return BlockDeviceMapping(device_name=name, ebs=BlockDevice(volume_size=size), root_volume=root)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "storage"),
+    [
+        pytest.param("m5.large", {}, "20Gi", id="the family's own disk"),
+        pytest.param(
+            "m5d.large", {"instance_store_policy": "RAID0"}, "75G", id="the instance's own disks"
+        ),
+        pytest.param(
+            "m5.large", {"instance_store_policy": "RAID0"}, "20Gi", id="which it may not have"
+        ),
+        pytest.param(
+            "m5.large",
+            {"block_device_mappings": [disk("/dev/xvda", "50Gi")]},
+            "50Gi",
+            id="the device that images use",
+        ),
+        pytest.param(
+            "m5.large",
+            {"block_device_mappings": [disk("/dev/a", "9Gi", root=True), disk("/dev/xvda", "5Gi")]},
+            "9Gi",
+            id="the one called root",
+        ),
+        pytest.param(
+            "m5.large",
+            {
+                "ami_family": "Custom",
+                "block_device_mappings": [disk("/dev/a", "9Gi"), disk("/dev/b", "7Gi")],
+            },
+            "7Gi",
+            id="the last of an unknown image",
+        ),
+        pytest.param("m5.large", alias("windows2022"), "50Gi", id="Windows"),
+    ],
+)
+def test_ephemeral_storage_comes_from(name: str, spec: dict[str, Any], storage: str) -> None:
+    found = capacity(known(name), make_node_class(**spec), LIMITS)
+    assert found["ephemeral-storage"] == parse(storage)
+
+
+@pytest.mark.parametrize(
+    ("name", "resources"),
+    [
+        ("g4dn.xlarge", {"nvidia.com/gpu": 1}),
+        ("p4d.24xlarge", {"nvidia.com/gpu": 8, "vpc.amazonaws.com/efa": 4}),
+        ("inf2.xlarge", {"aws.amazon.com/neuron": 1, "aws.amazon.com/neuroncore": 2}),
+        ("inf1.24xlarge", {"aws.amazon.com/neuron": 16, "aws.amazon.com/neuroncore": 64}),
+    ],
+)
+def test_devices_are_resources(name: str, resources: dict[str, int]) -> None:
+    found = capacity(known(name), make_node_class(), LIMITS)
+    assert {k: found[k] // 1000 for k in resources} == resources
+
+
+@pytest.mark.parametrize(
+    ("manufacturer", "resource"),
+    [("NVIDIA", "nvidia.com/gpu"), ("AMD", "amd.com/gpu"), ("Habana", "habana.ai/gaudi")],
+)
+def test_a_gpu_is_the_resource_of_its_maker(manufacturer: str, resource: str) -> None:
+    gpus = [{"Name": "X", "Manufacturer": manufacturer, "Count": 8}]
+    made = machine({**INSTANCE_TYPES["m5.large"], "GpuInfo": {"Gpus": gpus}})
+    assert capacity(made, make_node_class(), LIMITS)[resource] == 8000
+
+
+def test_listed_interfaces_say_how_many_efa_devices_there_are() -> None:
+    listed = [
+        NetworkInterface(network_card_index=0, device_index=0, interface_type="interface"),
+        NetworkInterface(network_card_index=0, device_index=1, interface_type="efa-only"),
+    ]
+    node_class = make_node_class(network_interfaces=listed)
+    found = capacity(known("p4d.24xlarge"), node_class, LIMITS)
+    assert found["vpc.amazonaws.com/efa"] == 1000
+    # The interface without addresses takes a place of one that has them.
+    without = capacity(known("p4d.24xlarge"), make_node_class(), LIMITS)["pods"]
+    assert without - found["pods"] == 49_000
+
+
+def labels_of(name: str, family: Any = AL2023) -> dict[str, Requirement]:
+    found = requirements(
+        known(name), family, region="us-west-2", zones=("us-west-2a",), reserved=()
+    )
+    return {r.key: r for r in found}
+
+
+def test_a_type_says_what_it_is() -> None:
+    found = labels_of("m5.large")
+    single = {k: r.values[0] for k, r in found.items() if len(r.values) == 1}
+    assert (
+        single.items()
+        >= {
+            "node.kubernetes.io/instance-type": "m5.large",
+            "kubernetes.io/arch": "amd64",
+            "kubernetes.io/os": "linux",
+            "topology.kubernetes.io/region": "us-west-2",
+            f"{AWS}instance-category": "m",
+            f"{AWS}instance-family": "m5",
+            f"{AWS}instance-generation": "5",
+            f"{AWS}instance-size": "large",
+            f"{AWS}instance-cpu": "2",
+            f"{AWS}instance-cpu-manufacturer": "intel",
+            f"{AWS}instance-cpu-sustained-clock-speed-mhz": "3100",
+            f"{AWS}instance-memory": "8192",
+            f"{AWS}instance-ebs-bandwidth": "4750",
+            f"{AWS}instance-network-bandwidth": "750",
+            f"{AWS}instance-hypervisor": "nitro",
+            f"{AWS}instance-encryption-in-transit-supported": "false",
+            f"{AWS}nitro-sandbox": "false",
+            f"{AWS}instance-capability-flex": "false",
+        }.items()
+    )
+    assert found["karpenter.sh/capacity-type"].values == ["on-demand", "spot"]
+    for absent in ("instance-gpu-count", "instance-accelerator-count", "instance-local-nvme"):
+        assert found[f"{AWS}{absent}"].operator == "DoesNotExist"
+    assert found["node.kubernetes.io/windows-build"].operator == "DoesNotExist"
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "value"),
+    [
+        ("g4dn.xlarge", "instance-gpu-name", "t4"),
+        ("g4dn.xlarge", "instance-gpu-manufacturer", "nvidia"),
+        ("g4dn.xlarge", "instance-gpu-memory", "16384"),
+        ("g4dn.xlarge", "instance-local-nvme", "125"),
+        ("inf2.xlarge", "instance-accelerator-name", "inferentia2"),
+        ("inf2.xlarge", "instance-accelerator-manufacturer", "aws"),
+        ("inf2.xlarge", "instance-accelerator-count", "1"),
+        ("m7i-flex.large", "instance-capability-flex", "true"),
+        ("m7i-flex.large", "instance-generation", "7"),
+        ("u-6tb1.112xlarge", "instance-category", "u"),
+        ("u-6tb1.112xlarge", "instance-generation", "1"),
+        ("m6g.large", "instance-cpu-manufacturer", "aws"),
+    ],
+)
+def test_special_types_say_what_is_special(name: str, label: str, value: str) -> None:
+    assert labels_of(name)[f"{AWS}{label}"].values == [value]
+
+
+def test_windows_nodes_say_their_build() -> None:
+    found = labels_of("m5.large", WINDOWS2022)
+    assert found["kubernetes.io/os"].values == ["windows"]
+    assert found["node.kubernetes.io/windows-build"].values == ["10.0.20348"]
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        pytest.param("a1.large", {}, id="AL2023 does not run on a1"),
+        pytest.param("m6g.large", alias("windows2022"), id="Windows does not run on Arm"),
+    ],
+)
+def test_a_class_does_not_suit_every_machine(name: str, spec: dict[str, Any]) -> None:
+    assert not suits(known(name), make_node_class(**spec))
+    assert suits(known("m5.large"), make_node_class(**spec))
+
+
+def test_every_type_of_ec2_can_be_read() -> None:
+    node_class = make_node_class()
+    for described in INSTANCE_TYPES.values():
+        found = machine(described)
+        if found.architectures:
+            whole = capacity(found, node_class, LIMITS)
+            assert whole["cpu"] > 0
+            assert overhead(found, node_class, LIMITS, whole)["memory"] < whole["memory"]

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from controller.aws.interruptions import parsed
+from controller.aws.provider import AWSCloudProvider
+from controller.cloudprovider.errors import CloudProviderError
+from controller.options import Options
+from tests.aws.builders import CLUSTER, QUEUE
+from tests.aws.conftest import Region
+
+
+def event(source: str, kind: str, detail: dict[str, object], version: str = "0") -> str:
+    return json.dumps({"version": version, "source": source, "detail-type": kind, "detail": detail})
+
+
+STATE = "EC2 Instance State-change Notification"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "instances"),
+    [
+        (
+            event("aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": "i-1"}),
+            "spot_interrupted",
+            ("i-1",),
+        ),
+        (
+            event("aws.ec2", "EC2 Instance Rebalance Recommendation", {"instance-id": "i-1"}),
+            "rebalance_recommendation",
+            ("i-1",),
+        ),
+        (
+            event("aws.ec2", STATE, {"instance-id": "i-1", "state": "stopping"}),
+            "instance_stopped",
+            ("i-1",),
+        ),
+        (
+            event("aws.ec2", STATE, {"instance-id": "i-1", "state": "terminated"}),
+            "instance_terminated",
+            ("i-1",),
+        ),
+        (event("aws.ec2", STATE, {"instance-id": "i-1", "state": "running"}), "no_op", ("i-1",)),
+        (
+            event(
+                "aws.ec2",
+                "EC2 Capacity Reservation Instance Interruption Warning",
+                {"instance-id": "i-1"},
+            ),
+            "capacity_reservation_interrupted",
+            ("i-1",),
+        ),
+        (
+            event(
+                "aws.health",
+                "AWS Health Event",
+                {
+                    "service": "EC2",
+                    "eventTypeCategory": "scheduledChange",
+                    "affectedEntities": [{"entityValue": "i-1"}, {"entityValue": "i-2"}],
+                },
+            ),
+            "scheduled_change",
+            ("i-1", "i-2"),
+        ),
+        (
+            event(
+                "aws.health", "AWS Health Event", {"service": "RDS", "eventTypeCategory": "issue"}
+            ),
+            "no_op",
+            (),
+        ),
+        (event("aws.ec2", STATE, {"instance-id": "i-1", "state": "stopped"}, "1"), "no_op", ()),
+        (event("com.example", "Something Else", {}), "no_op", ()),
+    ],
+)
+def test_each_event_is_understood(body: str, kind: str, instances: tuple[str, ...]) -> None:
+    assert parsed(body)[:2] == (kind, instances)
+
+
+@pytest.mark.parametrize("body", ["", "not json", "[]", '{"detail": "text"}'])
+def test_what_is_no_event_is_refused(body: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parsed(body)
+
+
+async def test_a_notice_comes_from_the_queue_and_is_acknowledged(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    sqs = region.client("sqs")
+    url = sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="broken")
+    sqs.send_message(
+        QueueUrl=url,
+        MessageBody=event(
+            "aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": "i-1"}
+        ),
+    )
+    notices = list(await provider.notices()) or list(await provider.notices())
+    (notice,) = notices
+    assert (notice.kind, notice.instance_ids) == ("spot_interrupted", ("i-1",))
+    assert notice.sent_at is not None
+    await provider.acknowledge(notice)
+    counts = sqs.get_queue_attributes(
+        QueueUrl=url,
+        AttributeNames=[
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesNotVisible",
+        ],
+    )["Attributes"]
+    assert set(counts.values()) == {"0"}
+
+
+async def test_a_queue_that_does_not_exist_is_named(provider: AWSCloudProvider) -> None:
+    lost = AWSCloudProvider(
+        Options(cluster_name=CLUSTER, interruption_queue="nowhere"), aws=provider.aws
+    )
+    with pytest.raises(CloudProviderError, match="INTERRUPTION_QUEUE") as raised:
+        await lost.notices()
+    assert raised.value.reason == "QueueNotFound"

@@ -1,0 +1,330 @@
+"""What the room remembers between calls: refusals, prices, addresses, batches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import SelectorTerm
+from controller.aws.batching import Batcher
+from controller.aws.errors import FleetError, launch_failure, launch_reason
+from controller.aws.pricing import Pricing, parsed
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import pricing_region
+from controller.aws.subnets import Subnets
+from controller.aws.unavailable import Unavailable
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+)
+from tests.aws.builders import Clock, ready
+from tests.aws.conftest import Region
+
+
+class Scripted:
+    """AWS that answers what a test has written down, and counts."""
+
+    region = "us-west-2"
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        raise AssertionError(f"nobody expects {service} {operation} {parameters}")
+
+    async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        return await self.call(service, operation, **parameters)
+
+    async def pages(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        self.asked.append(operation)
+        answer = self.answers[operation]
+        if isinstance(answer, Exception):
+            raise answer
+        found: list[dict[str, Any]] = answer
+        return found
+
+
+# Refusals.
+
+
+def test_a_refused_offering_is_avoided_for_three_minutes() -> None:
+    clock = Clock()
+    unavailable = Unavailable(clock=clock)
+    unavailable.mark("m5.large", "us-west-2a", "spot")
+    assert unavailable.is_marked("m5.large", "us-west-2a", "spot")
+    assert not unavailable.is_marked("m5.large", "us-west-2b", "spot")
+    assert not unavailable.is_marked("m5.large", "us-west-2a", "on-demand")
+    clock.advance(180)
+    assert not unavailable.is_marked("m5.large", "us-west-2a", "spot")
+
+
+def test_news_of_a_type_changes_its_number_also_when_a_mark_expires() -> None:
+    clock = Clock()
+    unavailable = Unavailable(clock=clock)
+    before = unavailable.sequence("m5.large")
+    unavailable.mark("m5.large", "us-west-2a", "spot")
+    marked = unavailable.sequence("m5.large")
+    assert marked != before
+    assert unavailable.sequence("c5.large") == before
+    clock.advance(181)
+    unavailable.sweep()
+    assert unavailable.sequence("m5.large") != marked
+
+
+def test_a_closed_capacity_type_closes_all_its_offerings() -> None:
+    unavailable = Unavailable(clock=Clock())
+    before = unavailable.sequence("m5.large")
+    unavailable.mark_capacity_type("spot")
+    assert unavailable.is_marked("m5.large", "us-west-2a", "spot")
+    assert not unavailable.is_marked("m5.large", "us-west-2a", "on-demand")
+    assert unavailable.sequence("m5.large") != before
+
+
+# Errors.
+
+
+def fleet_error(code: str, message: str = "") -> FleetError:
+    return FleetError(code, message)
+
+
+def test_only_refusals_for_want_of_capacity_give_a_claim_up() -> None:
+    scarce = fleet_error("InsufficientInstanceCapacity")
+    assert isinstance(launch_failure([scarce]), InsufficientCapacityError)
+    mixed = launch_failure([scarce, fleet_error("InvalidAMIID.NotFound", "no such image")])
+    assert isinstance(mixed, CreateError)
+    assert mixed.reason == "AMINotFound"
+    assert isinstance(launch_failure([]), CreateError)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [
+        ("UnauthorizedOperation", "with an explicit deny in a service control policy",
+         "UnauthorizedByServiceControlPolicy"),
+        ("UnauthorizedOperation", "because no identity-based policy allows it",
+         "UnauthorizedNoIdentityPolicy"),
+        ("UnauthorizedOperation", "You are not authorized to perform this operation.",
+         "Unauthorized"),
+        ("InvalidParameterValue", "User data is limited to 16384 bytes",
+         "UserDataSizeLimitExceeded"),
+        ("InvalidParameterValue", "Invalid IAM Instance Profile name",
+         "InstanceProfileNameInvalid"),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "", "SpotSLRCreationFailed"),
+        ("PendingVerification", "", "AccountPendingVerification"),
+        ("Whatever", "", "LaunchFailed"),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_failed_launch_is_read_from_its_text(
+    code: str, message: str, reason: str
+) -> None:
+    assert launch_reason(code, message) == reason
+
+
+# Prices.
+
+
+def product(name: str, price: str, currency: str = "USD") -> str:
+    dimension = {"pricePerUnit": {currency: price}}
+    terms = {"OnDemand": {"t": {"priceDimensions": {"d": dimension}}}}
+    return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
+
+
+def test_free_products_have_no_price() -> None:
+    listed = [product("m5.large", "0.0960000000"), product("m5.xlarge", "0.0000000000")]
+    assert parsed(listed) == {"m5.large": 0.096}
+    assert parsed([product("m5.large", "0.7", "CNY")], "CNY") == {"m5.large": 0.7}
+
+
+async def test_the_last_known_price_is_kept_and_none_is_made_up() -> None:
+    refused = CloudProviderError("pricing:GetProducts is not allowed")
+    aws = Scripted(get_products=[product("m5.large", "0.096")], describe_spot_price_history=[])
+    pricing = Pricing(aws)
+    assert not await pricing.refresh()
+    aws.answers["get_products"] = refused
+    assert not await pricing.refresh()
+    assert pricing.on_demand("m5.large") == 0.096
+    assert pricing.on_demand("m5.xlarge") is None
+    assert "not allowed" in pricing.problems["on-demand"]
+    assert "no spot price" in pricing.problems["spot"]
+
+
+@pytest.mark.parametrize(
+    ("home", "endpoint"),
+    [
+        ("us-west-2", "us-east-1"),
+        ("ap-southeast-4", "ap-south-1"),
+        ("eu-west-1", "eu-central-1"),
+        ("cn-north-1", "cn-northwest-1"),
+        ("sa-east-1", "us-east-1"),
+    ],
+)
+def test_prices_are_asked_for_where_they_are_known(home: str, endpoint: str) -> None:
+    assert pricing_region(home) == endpoint
+
+
+async def test_without_any_price_nothing_is_offered_and_the_class_says_so(
+    provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> bool:
+        provider.pricing.problems = {"on-demand": "get_products: not authorized"}
+        return False
+
+    monkeypatch.setattr(provider.pricing, "refresh", refuse)
+    node_class = await ready(provider)
+    (validation,) = [c for c in node_class.status.conditions if c.type == "ValidationSucceeded"]
+    assert (validation.status, validation.reason) == ("False", "PricesUnknown")
+    assert "get_products: not authorized" in validation.message
+    types = await provider.instance_types(node_class)
+    assert types
+    assert not any(o.available for t in types for o in t.offerings)
+
+
+# Addresses.
+
+
+def subnet(name: str, zone: str, free: int) -> dict[str, Any]:
+    return {"SubnetId": name, "AvailabilityZone": zone, "AvailableIpAddressCount": free}
+
+
+TERMS = [SelectorTerm(tags={"a": "b"})]
+
+
+async def test_of_a_zones_subnets_the_one_with_most_room_is_used() -> None:
+    aws = Scripted(
+        describe_subnets=[subnet("s-1", "a", 100), subnet("s-2", "a", 50), subnet("s-3", "b", 9)]
+    )
+    subnets = Subnets(aws, clock=Clock())
+    ids = [s.id for s in await subnets.find(TERMS)]
+    assert ids == ["s-1", "s-2", "s-3"]
+    assert {z: s.id for z, s in (await subnets.for_launch(ids)).items()} == {"a": "s-1", "b": "s-3"}
+
+    subnets.take({"s-1": 60})
+    assert (await subnets.for_launch(ids))["a"].id == "s-2"
+    subnets.give_back({"s-1": 60})
+    assert (await subnets.for_launch(ids))["a"].id == "s-1"
+
+
+async def test_a_full_subnet_is_avoided_for_three_minutes() -> None:
+    clock = Clock()
+    aws = Scripted(describe_subnets=[subnet("s-1", "a", 100), subnet("s-2", "a", 50)])
+    subnets = Subnets(aws, clock=clock)
+    ids = [s.id for s in await subnets.find(TERMS)]
+    subnets.mark_full("s-1")
+    assert (await subnets.for_launch(ids))["a"].id == "s-2"
+    clock.advance(181)
+    assert (await subnets.for_launch(ids))["a"].id == "s-1"
+
+
+async def test_classes_with_the_same_terms_share_one_question() -> None:
+    clock = Clock()
+    aws = Scripted(describe_subnets=[subnet("s-1", "a", 100)])
+    subnets = Subnets(aws, clock=clock)
+    await asyncio.gather(*(subnets.find(TERMS) for _ in range(10)))
+    assert len(aws.asked) == 1
+    clock.advance(61)
+    await subnets.find(TERMS)
+    assert len(aws.asked) == 2
+
+
+# Offerings.
+
+
+async def test_offerings_are_made_once_and_shared(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider)
+    first = await provider.instance_types(node_class)
+    assert await provider.instance_types(node_class) is first
+    places = {id(o.requirements) for t in first for o in t.offerings}
+    assert len(places) == 6
+
+
+async def test_news_about_one_type_leaves_the_others_as_they_are(
+    provider: AWSCloudProvider, clock: Clock
+) -> None:
+    node_class = await ready(provider)
+    before = {t.name: t for t in await provider.instance_types(node_class)}
+    provider.avoid("m5.large", "us-west-2a", "spot")
+    after = {t.name: t for t in await provider.instance_types(node_class)}
+    assert [n for n in after if after[n] is not before[n]] == ["m5.large"]
+    closed = [o for o in after["m5.large"].offerings if not o.available]
+    assert {f"{o.zone} {o.capacity_type}" for o in closed} == {"us-west-2a spot"}
+    clock.advance(181)
+    reopened = {t.name: t for t in await provider.instance_types(node_class)}["m5.large"]
+    assert all(o.available for o in reopened.offerings)
+
+
+async def test_prices_are_those_of_the_cloud(provider: AWSCloudProvider, region: Region) -> None:
+    types = {t.name: t for t in await provider.instance_types(await ready(provider))}
+    for offering in types["c5.xlarge"].offerings:
+        assert offering.price == pytest.approx(
+            region.control.price(
+                instance_type="c5.xlarge",
+                zone=offering.zone,
+                capacity_type=offering.capacity_type,
+            )
+        )
+        assert offering.requirements[labels.ZONE_ID].startswith("usw2-az")
+
+
+async def test_no_type_is_offered_that_no_image_runs_on(provider: AWSCloudProvider) -> None:
+    term = SelectorTerm(name="amazon-eks-node-al2023-arm64-standard-1.36-*")
+    node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
+    types = await provider.instance_types(node_class)
+    architectures = {
+        value for t in types for r in t.requirements if r.key == labels.ARCH for value in r.values
+    }
+    assert architectures == {"arm64"}
+
+
+# Batches.
+
+
+class Asked:
+    """Answers each key with itself, and keeps the batches."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.batches: list[list[str]] = []
+        self.error = error
+
+    async def __call__(self, keys: Sequence[str]) -> Mapping[str, str]:
+        self.batches.append(list(keys))
+        if self.error:
+            raise self.error
+        return {key: key.upper() for key in keys if key != "missing"}
+
+
+async def test_questions_that_come_together_are_asked_as_one() -> None:
+    asked = Asked()
+    batcher: Batcher[str, str] = Batcher(asked, idle=0.01)
+    answers = await asyncio.gather(*(batcher.get(k) for k in ("a", "b", "a", "missing")))
+    assert answers == ["A", "B", "A", None]
+    assert asked.batches == [["a", "b", "missing"]]
+
+
+async def test_a_full_batch_does_not_wait() -> None:
+    asked = Asked()
+    batcher: Batcher[str, str] = Batcher(asked, idle=60, longest=60, size=2)
+    assert await asyncio.gather(*map(batcher.get, "ab")) == ["A", "B"]
+
+
+async def test_all_who_asked_hear_of_a_failure() -> None:
+    batcher: Batcher[str, str] = Batcher(Asked(CloudProviderError("no")), idle=0.01)
+    answers = await asyncio.gather(batcher.get("a"), batcher.get("b"), return_exceptions=True)
+    assert [str(a) for a in answers] == ["no", "no"]
+
+
+async def test_who_gives_up_leaves_the_others_their_answer() -> None:
+    batcher: Batcher[str, str] = Batcher(Asked(), idle=0.01)
+    impatient = asyncio.create_task(batcher.get("a"))
+    patient = asyncio.create_task(batcher.get("a"))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert await patient == "A"

@@ -1,0 +1,426 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import MetadataOptions
+from controller.apis.taints import Taint
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import Session
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+    ThrottledError,
+)
+from controller.options import Options
+from testbed.userdata import parse_user_data
+from tests.aws.builders import (
+    CLUSTER,
+    LINUX,
+    ON_DEMAND,
+    POOL,
+    ROLE,
+    SPOT,
+    Clock,
+    make_claim,
+    make_node_class,
+    ready,
+    within,
+)
+from tests.aws.conftest import Region
+
+Start = Callable[[], AWSCloudProvider]
+
+M5 = within("karpenter.k8s.aws/instance-family", "m5")
+M5_LARGE = within(labels.INSTANCE_TYPE, "m5.large")
+
+
+async def test_a_claim_becomes_the_cheapest_instance_that_meets_it(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    claim = make_claim(ON_DEMAND, M5, requests={"cpu": "3"})
+
+    instance = await provider.launch(claim, await ready(provider))
+
+    (machine,) = region.instances()
+    assert instance.provider_id == f"aws:///{machine.zone}/{machine.instance_id}"
+    assert (instance.instance_type, instance.capacity_type) == ("m5.xlarge", "on-demand")
+    assert machine.capacity_type == "on-demand"
+    assert instance.image_id == machine.image_id
+
+
+async def test_a_launch_says_what_its_node_will_be(provider: AWSCloudProvider) -> None:
+    instance = await provider.launch(make_claim(ON_DEMAND, M5_LARGE), await ready(provider))
+
+    assert instance.labels[labels.INSTANCE_TYPE] == "m5.large"
+    assert instance.labels[labels.ARCH] == "amd64"
+    assert instance.labels[labels.OS] == "linux"
+    assert instance.labels[labels.ZONE] == instance.zone
+    assert instance.labels[labels.ZONE_ID].startswith("usw2-az")
+    assert instance.labels[labels.REGION] == "us-west-2"
+    assert instance.labels[labels.CAPACITY_TYPE] == "on-demand"
+    assert instance.labels["karpenter.k8s.aws/instance-category"] == "m"
+    assert instance.labels["karpenter.k8s.aws/instance-tenancy"] == "default"
+    assert instance.labels[labels.NODEPOOL] == POOL
+    assert not any("capacity-reservation" in name for name in instance.labels)
+    assert instance.annotations == {
+        labels.NODECLASS_HASH: "1",
+        labels.NODECLASS_HASH_VERSION: "v6",
+        labels.INSTANCE_PROFILE_NAME: ROLE,
+    }
+    assert instance.capacity == {
+        "cpu": "2",
+        "memory": "7577Mi",
+        "pods": "29",
+        "ephemeral-storage": "20Gi",
+    }
+    assert instance.allocatable["cpu"] == "1930m"
+    assert instance.allocatable["memory"] == "6903Mi"
+
+
+async def test_an_instance_carries_at_once_the_tags_that_say_whose_it_is(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    claim = make_claim(ON_DEMAND, M5_LARGE)
+
+    await provider.launch(claim, await ready(provider, tags={"team": "payments"}))
+
+    (machine,) = region.instances()
+    assert (
+        machine.tags.items()
+        >= {
+            "team": "payments",
+            f"kubernetes.io/cluster/{CLUSTER}": "owned",
+            "eks:eks-cluster-name": CLUSTER,
+            "karpenter.sh/nodepool": POOL,
+            "karpenter.k8s.aws/ec2nodeclass": "default",
+            "karpenter.sh/nodeclaim": claim.metadata.name,
+        }.items()
+    )
+    ec2 = region.client("ec2")
+    (volume,) = ec2.describe_volumes(
+        Filters=[{"Name": "attachment.instance-id", "Values": [machine.instance_id]}]
+    )["Volumes"]
+    assert {t["Key"]: t["Value"] for t in volume["Tags"]}["eks:eks-cluster-name"] == CLUSTER
+
+
+async def test_the_machine_is_told_how_to_join(provider: AWSCloudProvider, region: Region) -> None:
+    claim = make_claim(
+        ON_DEMAND, M5_LARGE, taints=[Taint(key="team", value="a", effect="NoSchedule")]
+    )
+
+    await provider.launch(claim, await ready(provider))
+
+    bootstrap = parse_user_data(region.instances()[0].user_data)
+    assert bootstrap.cluster_name == CLUSTER
+    assert bootstrap.labels == {
+        "karpenter.k8s.aws/ec2nodeclass": "default",
+        "karpenter.sh/capacity-type": "on-demand",
+        "karpenter.sh/do-not-sync-taints": "true",
+        "karpenter.sh/nodepool": POOL,
+        "team": "a",
+    }
+    assert [(t.key, t.value, t.effect) for t in bootstrap.taints] == [
+        ("team", "a", "NoSchedule"),
+        ("karpenter.sh/unregistered", "", "NoExecute"),
+    ]
+    assert bootstrap.max_pods == 29
+
+
+async def test_the_launch_template_holds_what_the_class_asks_for(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(
+        provider, metadata_options=MetadataOptions(http_put_response_hop_limit=2)
+    )
+
+    await provider.launch(make_claim(SPOT, M5_LARGE), node_class)
+
+    ec2 = region.client("ec2")
+    (machine,) = region.instances()
+    tags = machine.tags
+    (version,) = ec2.describe_launch_template_versions(
+        LaunchTemplateId=tags["aws:ec2launchtemplate:id"], Versions=["$Latest"]
+    )["LaunchTemplateVersions"]
+    content = version["LaunchTemplateData"]
+    assert content["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+    assert content["MetadataOptions"]["HttpTokens"] == "required"
+    assert content["IamInstanceProfile"] == {"Name": ROLE}
+    assert content["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 20
+    assert content["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
+    assert content["NetworkInterfaces"][0]["Groups"] == list(machine.security_group_ids)
+    kinds = {s["ResourceType"] for s in content["TagSpecifications"]}
+    assert kinds == {"network-interface", "spot-instances-request"}
+    assert b"NodeConfig" in base64.b64decode(content["UserData"])
+
+
+async def test_spot_is_taken_where_both_are_allowed(provider: AWSCloudProvider) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    assert instance.capacity_type == "spot"
+
+
+async def test_without_spot_capacity_the_next_attempt_goes_on_demand(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.set_capacity(capacity_type="spot", available=0)
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(M5_LARGE), node_class)
+
+    instance = await provider.launch(make_claim(M5_LARGE), node_class)
+
+    assert instance.capacity_type == "on-demand"
+    (known,) = [t for t in await provider.instance_types(node_class) if t.name == "m5.large"]
+    assert {o.capacity_type for o in known.offerings if not o.available} == {"spot"}
+
+
+async def test_a_pool_without_capacity_is_passed_over_in_the_same_launch(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.set_capacity(capacity_type="on-demand", instance_type="m5.large", available=0)
+
+    instance = await provider.launch(make_claim(ON_DEMAND, M5), node_class)
+
+    assert instance.instance_type == "m5.xlarge"
+    known = {t.name: t for t in await provider.instance_types(node_class)}["m5.large"]
+    assert not any(o.available for o in known.offerings if o.capacity_type == "on-demand")
+    assert any(o.available for o in known.offerings if o.capacity_type == "spot")
+
+
+async def test_nothing_that_meets_the_claim_is_told_as_insufficient_capacity(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(within(labels.ZONE, "us-west-2z")), await ready(provider))
+    assert region.instances() == []
+
+
+async def test_a_zone_that_is_asked_for_is_kept(provider: AWSCloudProvider) -> None:
+    claim = make_claim(within(labels.ZONE, "us-west-2b"), LINUX)
+    instance = await provider.launch(claim, await ready(provider))
+    assert instance.zone == "us-west-2b"
+
+
+async def test_arm_machines_start_from_arm_images(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    claim = make_claim(within(labels.ARCH, "arm64"))
+    instance = await provider.launch(claim, await ready(provider))
+    assert instance.labels[labels.ARCH] == "arm64"
+    assert "arm64" in region.instances()[0].image_name
+
+
+async def test_a_gpu_is_given_to_who_asks_for_one_and_to_nobody_else(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    plain = await provider.launch(make_claim(ON_DEMAND), node_class)
+    assert "nvidia.com/gpu" not in plain.capacity
+
+    gpu = await provider.launch(
+        make_claim(ON_DEMAND, requests={"nvidia.com/gpu": "1", "cpu": "1"}), node_class
+    )
+
+    assert int(gpu.capacity["nvidia.com/gpu"]) >= 1
+    images = {i.instance_type: i.image_name for i in region.instances()}
+    assert "nvidia" in images[gpu.instance_type]
+
+
+async def test_min_values_that_cannot_be_had_stop_the_launch(provider: AWSCloudProvider) -> None:
+    family = within("karpenter.k8s.aws/instance-family", "m5", "c5", min_values=2)
+    large = within("karpenter.k8s.aws/instance-size", "large")
+    node_class = await ready(provider)
+    await provider.launch(make_claim(family, large), node_class)
+    with pytest.raises(InsufficientCapacityError, match="must stay flexible over 2"):
+        await provider.launch(make_claim(family, M5_LARGE), node_class)
+
+
+# Once, whatever happens.
+
+
+async def test_the_same_claim_is_launched_once(provider: AWSCloudProvider, region: Region) -> None:
+    node_class, claim = await ready(provider), make_claim(M5)
+    first = await provider.launch(claim, node_class)
+    assert (await provider.launch(claim, node_class)).provider_id == first.provider_id
+    assert len(region.instances()) == 1
+
+
+async def test_a_controller_that_died_after_the_launch_finds_its_instance(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    node_class, claim = await ready(provider), make_claim(M5)
+    before = await provider.launch(claim, node_class)
+
+    after = start()
+    found = await after.launch(claim, await ready(after))
+
+    assert found.provider_id == before.provider_id
+    assert found.labels == before.labels
+    assert len(region.instances()) == 1
+
+
+async def test_the_instance_is_found_by_its_tag_when_the_question_has_changed(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    created = datetime.now(UTC) - timedelta(seconds=5)
+    claim = make_claim(M5, created=created)
+    before = await provider.launch(claim, await ready(provider))
+
+    after = start()
+    node_class = await ready(after)
+    after.avoid("m5.large", before.zone, "spot")
+    found = await after.launch(claim, node_class)
+
+    assert found.provider_id == before.provider_id
+    assert found.labels[labels.INSTANCE_TYPE] == before.instance_type
+    assert len(region.instances()) == 1
+
+
+async def test_an_answer_that_is_lost_does_not_launch_twice(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class, claim = await ready(provider), make_claim(M5)
+    region.control.order_fault(action="CreateFleet", code="InternalError", status=500, after=True)
+
+    with pytest.raises(CreateError):
+        await provider.launch(claim, node_class)
+    instance = await provider.launch(claim, node_class)
+
+    assert [i.instance_id for i in region.instances()] == [instance.provider_id.rpartition("/")[2]]
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["same process", "after a crash"])
+async def test_a_failed_attempt_can_be_made_again(
+    provider: AWSCloudProvider, start: Start, clock: Clock, region: Region, crashed: bool
+) -> None:
+    node_class, claim = await ready(provider), make_claim(ON_DEMAND, M5_LARGE)
+    region.control.set_capacity(capacity_type="on-demand", available=0)
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(claim, node_class)
+    region.control.set_capacity(capacity_type="on-demand", available=None)
+    if crashed:
+        provider = start()
+        # The first token has had its answer, and EC2 repeats it.
+        node_class = await ready(provider)
+        with pytest.raises(InsufficientCapacityError):
+            await provider.launch(claim, node_class)
+
+    clock.advance(181)
+    await provider.launch(claim, node_class)
+
+    assert len(region.instances()) == 1
+
+
+async def test_a_launch_that_left_nothing_behind_is_made_again_when_lists_have_settled(
+    provider: AWSCloudProvider, start: Start, clock: Clock, region: Region
+) -> None:
+    claim = make_claim(M5)
+    lost = await provider.launch(claim, await ready(provider))
+    region.client("ec2").terminate_instances(InstanceIds=[lost.provider_id.rpartition("/")[2]])
+    after = start()
+    node_class = await ready(after)
+    after.avoid("m5.large", lost.zone, "spot")
+
+    for _ in range(2):
+        with pytest.raises(CloudProviderError) as raised:
+            await after.launch(claim, node_class)
+        assert raised.value.reason == "LaunchInDoubt"
+        clock.advance(21)
+
+    await after.launch(claim, node_class)
+    assert len(region.instances()) == 1
+
+
+async def test_many_claims_at_once_get_an_instance_each(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    claims = [make_claim(M5, name=f"many-{n}") for n in range(20)]
+
+    launched = await asyncio.gather(*(provider.launch(c, node_class) for c in claims))
+
+    assert len({i.provider_id for i in launched}) == 20
+    tags = {i.tags["karpenter.sh/nodeclaim"] for i in region.instances()}
+    assert tags == {c.metadata.name for c in claims}
+
+
+# What cannot be launched says why.
+
+
+async def test_a_throttled_launch_is_told_as_throttled(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code="RequestLimitExceeded", status=503)
+    with pytest.raises(ThrottledError):
+        await provider.launch(make_claim(M5), node_class)
+
+
+async def test_a_missing_permission_is_named(provider: AWSCloudProvider, region: Region) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(
+        action="CreateFleet",
+        code="UnauthorizedOperation",
+        message="no identity-based policy allows the ec2:CreateFleet action",
+        status=403,
+    )
+    with pytest.raises(CreateError) as raised:
+        await provider.launch(make_claim(M5), node_class)
+    assert raised.value.reason == "UnauthorizedNoIdentityPolicy"
+
+
+async def test_a_class_that_is_not_ready_launches_nothing(provider: AWSCloudProvider) -> None:
+    with pytest.raises(CreateError) as raised:
+        await provider.launch(make_claim(), make_node_class())
+    assert raised.value.reason == "NodeClassReadinessUnknown"
+    broken = await ready(provider, tags={"eks:eks-cluster-name": "other"})
+    with pytest.raises(NodeClassNotReadyError):
+        await provider.launch(make_claim(), broken)
+
+
+async def test_a_subnet_that_is_full_is_avoided(provider: AWSCloudProvider, region: Region) -> None:
+    node_class = await ready(provider)
+    (full,) = [s.id for s in node_class.status.subnets if s.zone == "us-west-2a"]
+    region.control.set_free_addresses(full, 0)
+    here = within(labels.ZONE, "us-west-2a")
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(M5, here), node_class)
+
+    known = await provider.instance_types(node_class)
+
+    assert not any(o.available for t in known for o in t.offerings if o.zone == "us-west-2a")
+    assert (await provider.launch(make_claim(M5), node_class)).zone != "us-west-2a"
+    region.control.set_free_addresses(full, 16000)
+
+
+async def test_a_launch_template_that_vanished_is_made_again(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    await provider.launch(make_claim(M5), node_class)
+    ec2 = region.client("ec2")
+    for template in ec2.describe_launch_templates()["LaunchTemplates"]:
+        ec2.delete_launch_template(LaunchTemplateId=template["LaunchTemplateId"])
+
+    await provider.launch(make_claim(M5), node_class)
+
+    assert len(region.instances()) == 2
+
+
+async def test_an_unreachable_cloud_is_no_verdict(
+    region: Region, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    nowhere = Session(region="us-west-2", attempts=1)
+    with pytest.raises(CloudProviderError) as raised:
+        await AWSCloudProvider(options, aws=nowhere).start()
+    nowhere.close()
+    assert raised.value.reason == "CloudUnreachable"

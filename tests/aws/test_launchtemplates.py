@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.aws.launchtemplates import LaunchTemplates
+from controller.aws.provider import AWSCloudProvider
+from controller.cloudprovider.errors import ThrottledError
+from tests.aws.builders import CLUSTER, ON_DEMAND, Clock, make_claim, ready, within
+from tests.aws.conftest import Region
+
+LARGE = within("node.kubernetes.io/instance-type", "m5.large")
+Start = Callable[[], AWSCloudProvider]
+
+
+def names(region: Region) -> set[str]:
+    found = region.client("ec2").describe_launch_templates()["LaunchTemplates"]
+    return {t["LaunchTemplateName"] for t in found}
+
+
+async def test_launches_of_one_content_share_a_template(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+    before = names(region)
+    region.control.clear_calls()
+
+    await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+
+    assert names(region) == before
+    (calls,) = region.control.calls().values()
+    assert "ec2:CreateLaunchTemplate" not in calls
+
+
+async def test_a_template_is_named_by_its_content(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider)
+    assert all(n.startswith("karpenter.k8s.aws/") for n in provider.templates._used_at)
+    other = await ready(provider, detailed_monitoring=True)
+    before = set(provider.templates._used_at)
+    await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+    await provider.launch(make_claim(ON_DEMAND, LARGE), other)
+    assert len(set(provider.templates._used_at) - before) == 2
+
+
+async def test_templates_nobody_uses_are_deleted_also_those_of_a_process_that_died(
+    provider: AWSCloudProvider, start: Start, clock: Clock, region: Region
+) -> None:
+    await provider.launch(make_claim(ON_DEMAND, LARGE), await ready(provider))
+    assert names(region)
+    after = start()
+    await after.start()
+    clock.advance(61)
+
+    await after.templates.sweep()
+
+    assert names(region) == set()
+
+
+async def test_a_class_that_goes_takes_its_templates_along_and_no_others(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    ec2 = region.client("ec2")
+    ec2.create_launch_template(
+        LaunchTemplateName="someone-elses", LaunchTemplateData={"InstanceType": "m5.large"}
+    )
+    node_class = await ready(provider)
+    await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+
+    await provider.release(node_class)
+
+    assert names(region) == {"someone-elses"}
+    ec2.delete_launch_template(LaunchTemplateName="someone-elses")
+
+
+async def test_templates_of_another_cluster_are_left_alone(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    await provider.launch(make_claim(ON_DEMAND, LARGE), await ready(provider))
+    other = LaunchTemplates(provider.aws, f"{CLUSTER}-2", clock=clock)
+    assert await other.hydrate() == 0
+
+
+async def test_a_template_that_could_not_be_deleted_is_deleted_later(
+    provider: AWSCloudProvider, clock: Clock, region: Region
+) -> None:
+    await provider.start()
+    await provider.launch(make_claim(ON_DEMAND, LARGE), await ready(provider))
+    clock.advance(61)
+    region.control.order_fault(
+        action="DeleteLaunchTemplate", code="RequestLimitExceeded", status=503, times=None
+    )
+    with pytest.raises(ThrottledError):
+        await provider.templates.sweep()
+    region.control.clear_faults()
+
+    await provider.templates.sweep()
+
+    assert names(region) == set()

@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis.conditions import Condition, find
+from controller.apis.ec2nodeclass import (
+    EC2NodeClass,
+    NetworkInterface,
+    PlacementGroupSelector,
+    SelectorTerm,
+)
+from controller.aws.provider import AWSCloudProvider
+from controller.cloudprovider.errors import CloudProviderError, ThrottledError
+from tests.aws.builders import CLUSTER, NOW, ROLE, Clock, make_claim, make_node_class, ready
+from tests.aws.conftest import Region
+
+
+def condition(node_class: EC2NodeClass, kind: str) -> Condition:
+    found = find(node_class.status.conditions, kind)
+    assert found is not None
+    return found
+
+
+async def test_a_class_that_finds_everything_is_ready(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider)
+    assert condition(node_class, "Ready").is_true, node_class.status.conditions
+    status = node_class.status
+    assert {s.zone for s in status.subnets} == {"us-west-2a", "us-west-2b", "us-west-2c"}
+    assert all(s.zone_id.startswith("usw2-az") for s in status.subnets)
+    assert [g.name for g in status.security_groups] == [f"eks-cluster-sg-{CLUSTER}"]
+    assert status.instance_profile == ROLE
+    assert {c.type for c in status.conditions} == {
+        "AMIsReady",
+        "CapacityReservationsReady",
+        "PlacementGroupReady",
+        "SubnetsReady",
+        "SecurityGroupsReady",
+        "InstanceProfileReady",
+        "ValidationSucceeded",
+        "Ready",
+    }
+
+
+async def test_looking_again_changes_nothing(provider: AWSCloudProvider) -> None:
+    first = await ready(provider)
+    again = await provider.resolve(first, now=NOW + timedelta(minutes=1))
+    assert again.status == first.status
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "reason", "says"),
+    [
+        pytest.param(
+            {"subnet_selector_terms": [SelectorTerm(tags={"zone": "none"})]},
+            "SubnetsReady",
+            "SubnetsNotFound",
+            "tag zone=none",
+            id="no subnet",
+        ),
+        pytest.param(
+            {"security_group_selector_terms": [SelectorTerm(name="none")]},
+            "SecurityGroupsReady",
+            "SecurityGroupsNotFound",
+            "name none",
+            id="no security group",
+        ),
+        pytest.param(
+            {"ami_family": "AL2023", "ami_selector_terms": [SelectorTerm(id="ami-0bad")]},
+            "AMIsReady",
+            "AMINotFound",
+            "id ami-0bad",
+            id="no image",
+        ),
+        pytest.param(
+            {"ami_selector_terms": [SelectorTerm(alias="al2@latest")]},
+            "AMIsReady",
+            "UnsupportedAlias",
+            "use al2023@latest",
+            id="an alias without images for this version",
+        ),
+        pytest.param(
+            {"role": "Nobody"},
+            "InstanceProfileReady",
+            "InstanceProfileNotReady",
+            "names Nobody, which does not exist",
+            id="no role",
+        ),
+        pytest.param(
+            {"placement_group_selector": PlacementGroupSelector(name="none")},
+            "PlacementGroupReady",
+            "PlacementGroupNotFound",
+            "none",
+            id="no placement group",
+        ),
+        pytest.param(
+            {"tags": {"karpenter.sh/nodepool": "mine"}},
+            "ValidationSucceeded",
+            "TagValidationFailed",
+            "'karpenter.sh/nodepool'",
+            id="a tag of ours",
+        ),
+        pytest.param(
+            {"kubelet": {"kubeReserved": {"cpu": "-1"}}},
+            "ValidationSucceeded",
+            "InvalidKubeletConfiguration",
+            "spec.kubelet.kubeReserved.cpu",
+            id="a kubelet setting out of range",
+        ),
+        pytest.param(
+            {
+                "ami_selector_terms": [SelectorTerm(alias="bottlerocket@latest")],
+                "kubelet": {"podsPerCore": 4},
+            },
+            "ValidationSucceeded",
+            "UnsupportedKubeletConfiguration",
+            "podsPerCore",
+            id="a kubelet setting the family does not take",
+        ),
+        pytest.param(
+            {
+                "ami_selector_terms": [SelectorTerm(alias="bottlerocket@latest")],
+                "user_data": "echo hello",
+            },
+            "ValidationSucceeded",
+            "InvalidUserData",
+            "not TOML",
+            id="user data in the wrong language",
+        ),
+    ],
+)
+async def test_a_class_that_lacks_something_says_what_to_change(
+    provider: AWSCloudProvider, spec: dict[str, Any], kind: str, reason: str, says: str
+) -> None:
+    node_class = await ready(provider, **spec)
+    found = condition(node_class, kind)
+    assert (found.status, found.reason) == ("False", reason)
+    assert says in found.message
+    assert condition(node_class, "Ready").is_false
+    if kind != "ValidationSucceeded":
+        assert condition(node_class, "ValidationSucceeded").reason == "DependenciesNotReady"
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "reason"),
+    [
+        ("DescribeSubnets", "SubnetsReady", "Unauthorized"),
+        ("DescribeSecurityGroups", "SecurityGroupsReady", "Unauthorized"),
+        ("DescribeImages", "AMIsReady", "Unauthorized"),
+        ("CreateFleet", "ValidationSucceeded", "CreateFleetAuthCheckFailed"),
+        ("RunInstances", "ValidationSucceeded", "RunInstancesAuthCheckFailed"),
+        ("CreateLaunchTemplate", "ValidationSucceeded", "CreateLaunchTemplateAuthCheckFailed"),
+    ],
+)
+async def test_a_missing_permission_is_named_in_the_condition(
+    provider: AWSCloudProvider, region: Region, action: str, kind: str, reason: str
+) -> None:
+    region.control.order_fault(
+        service="ec2", action=action, code="UnauthorizedOperation", status=403, times=None
+    )
+    # A user's tag makes a launch template that no other test has made.
+    found = condition(await ready(provider, tags={"for": action}), kind)
+    assert (found.status, found.reason) == ("False", reason)
+    assert f"ec2:{action}" in found.message
+
+
+async def test_throttling_concludes_nothing(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    await ready(provider)
+    clock.advance(61)
+    region.control.order_fault(action="DescribeSubnets", code="RequestLimitExceeded", status=503)
+    with pytest.raises(ThrottledError):
+        await ready(provider)
+
+
+async def test_user_data_that_is_too_long_is_found_before_a_node_needs_it(
+    provider: AWSCloudProvider,
+) -> None:
+    found = condition(await ready(provider, user_data="x" * 17000), "ValidationSucceeded")
+    assert (found.status, found.reason) == ("False", "UserDataSizeLimitExceeded")
+
+
+async def test_what_was_verified_is_not_asked_again_for_half_an_hour(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    await ready(provider)
+    region.control.clear_calls()
+    await ready(provider)
+    assert "ec2:RunInstances" not in next(iter(region.control.calls().values()), {})
+    clock.advance(1801)
+    await ready(provider)
+    assert region.control.calls()
+    (calls,) = region.control.calls().values()
+    assert calls["ec2:RunInstances"] == 1
+
+
+# Images.
+
+
+async def test_an_alias_finds_an_image_for_each_architecture_and_variant(
+    provider: AWSCloudProvider,
+) -> None:
+    amis = (await ready(provider)).status.amis
+    assert len(amis) == 5
+    assert {a.name.split("-al2023-")[1].split("-1.36")[0] for a in amis} == {
+        "x86_64-standard",
+        "x86_64-nvidia",
+        "x86_64-neuron",
+        "arm64-standard",
+        "arm64-nvidia",
+    }
+    assert all("v20261105" in a.name for a in amis)
+
+
+async def test_a_pinned_version_finds_that_version(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider, ami_selector_terms=[SelectorTerm(alias="al2023@v20261015")])
+    assert {a.name.rpartition("-")[2] for a in node_class.status.amis} == {"v20261015"}
+
+
+async def test_of_images_that_serve_the_same_machines_the_newest_is_taken(
+    provider: AWSCloudProvider,
+) -> None:
+    term = SelectorTerm(name="amazon-eks-node-al2023-*-standard-1.36-*", owner="amazon")
+    node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
+    assert [a.name for a in node_class.status.amis] == [
+        name for name in (a.name for a in node_class.status.amis) if name.endswith("v20261105")
+    ]
+    assert len(node_class.status.amis) == 2
+
+
+@pytest.mark.parametrize(
+    ("alias", "images"),
+    [("bottlerocket@latest", 5), ("windows2022@latest", 1), ("windows2025@latest", 1)],
+)
+async def test_every_family_is_ready(provider: AWSCloudProvider, alias: str, images: int) -> None:
+    node_class = await ready(provider, ami_selector_terms=[SelectorTerm(alias=alias)])
+    assert condition(node_class, "Ready").is_true, node_class.status.conditions
+    assert len(node_class.status.amis) == images
+
+
+async def test_a_new_release_is_found(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    term = SelectorTerm(
+        ssm_parameter="/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard"
+        "/recommended/image_id"
+    )
+    spec = {"ami_family": "AL2023", "ami_selector_terms": [term]}
+    (before,) = (await ready(provider, **spec)).status.amis
+    published = region.control.publish_images("20261201")
+    clock.advance(61)
+    (after,) = (await ready(provider, **spec)).status.amis
+    assert after.id != before.id
+    assert after.id in published
+
+
+# Instance profiles.
+
+
+async def test_a_named_profile_is_taken_at_its_word(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider, role=None, instance_profile=ROLE)
+    assert node_class.status.instance_profile == ROLE
+
+
+async def test_without_a_profile_of_the_cluster_one_is_made_and_removed_with_the_class(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    iam = region.client("iam")
+    iam.create_role(RoleName="Other", AssumeRolePolicyDocument="{}", Path="/teams/")
+    iam.create_instance_profile(InstanceProfileName="Other")
+
+    node_class = await ready(provider, role="/teams/Other")
+
+    name = node_class.status.instance_profile
+    assert name.startswith(f"{CLUSTER}_")
+    profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    assert [r["RoleName"] for r in profile["Roles"]] == ["Other"]
+    assert profile["Path"] == f"/karpenter/us-west-2/{CLUSTER}/{node_class.metadata.uid}/"
+    assert {t["Key"]: t["Value"] for t in profile["Tags"]} == {
+        f"kubernetes.io/cluster/{CLUSTER}": "owned",
+        "eks:eks-cluster-name": CLUSTER,
+        "karpenter.k8s.aws/ec2nodeclass": "default",
+        "topology.kubernetes.io/region": "us-west-2",
+    }
+
+    await provider.release(node_class)
+
+    left = {p["InstanceProfileName"] for p in iam.list_instance_profiles()["InstanceProfiles"]}
+    assert left == {ROLE, "Other"}
+
+
+async def test_a_changed_role_leaves_a_profile_that_is_removed_when_nobody_bears_it(
+    provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iam = region.client("iam")
+    for role in ("Before", "After"):
+        iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}")
+    before = await ready(provider, role="Before")
+    borne = await provider.launch(make_claim(), before)
+    after = await ready(provider, role="After")
+    assert after.status.instance_profile != before.status.instance_profile
+
+    def profiles() -> set[str]:
+        found = iam.list_instance_profiles()["InstanceProfiles"]
+        return {p["InstanceProfileName"] for p in found if p["Path"] != "/"}
+
+    both = {before.status.instance_profile, after.status.instance_profile}
+    await provider.collect_profiles()
+    assert profiles() == both, "a new profile is left alone"
+    monkeypatch.setattr("controller.aws.instanceprofiles.PROTECTED", timedelta(0))
+    await provider.collect_profiles()
+    assert profiles() == both, "an instance bears it"
+    await provider.terminate(borne.provider_id)
+    await provider.collect_profiles()
+    assert profiles() == {after.status.instance_profile}
+    await provider.release(after)
+
+
+async def test_another_controller_made_the_same_profile(
+    provider: AWSCloudProvider, start: Any
+) -> None:
+    first = await ready(provider)
+    second = await ready(start())
+    assert first.status.instance_profile == second.status.instance_profile
+
+
+async def test_network_interfaces_limit_what_can_be_launched(provider: AWSCloudProvider) -> None:
+    interfaces = [
+        NetworkInterface(network_card_index=0, device_index=0, interface_type="interface"),
+        NetworkInterface(network_card_index=1, device_index=1, interface_type="efa-only"),
+    ]
+    node_class = await ready(provider, network_interfaces=interfaces)
+    names = {t.name for t in await provider.instance_types(node_class)}
+    assert "p4d.24xlarge" in names
+    assert "m5.large" not in names
+
+
+async def test_a_class_without_a_found_subnet_has_no_types_yet(provider: AWSCloudProvider) -> None:
+    with pytest.raises(CloudProviderError):
+        await provider.instance_types(make_node_class())
+
+
+async def test_a_changed_class_is_looked_at_with_its_new_generation(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    metadata = msgspec.structs.replace(node_class.metadata, generation=2)
+    changed = await provider.resolve(
+        msgspec.structs.replace(node_class, metadata=metadata), now=NOW
+    )
+    assert condition(changed, "Ready").observed_generation == 2

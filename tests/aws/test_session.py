@@ -1,0 +1,117 @@
+"""Credentials come the way EKS hands them over, and nothing hangs at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.aws.errors import UnreachableError
+from controller.aws.session import Session
+from infra import policies
+from tests.aws.conftest import REGION, Region
+from tests.testbed.cloud.builders import token
+
+ACCOUNT = "123456789012"
+ISSUER = "https://oidc.testbed.local/id/JOINER"
+SUBJECT = "system:serviceaccount:kube-system:karpenter"
+VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+
+
+@pytest.fixture(autouse=True)
+def _environment(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", region.cloud.url)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def role(region: Region, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A role that may describe subnets, with the trust a test asks for."""
+    iam, name = region.client("iam"), f"role-{request.node.name[:40]}"
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(request.param))
+    granted = policies.document(policies.allow("See", ["ec2:DescribeSubnets"], ["*"]))
+    iam.put_role_policy(RoleName=name, PolicyName="see", PolicyDocument=json.dumps(granted))
+    yield name
+    iam.delete_role_policy(RoleName=name, PolicyName="see")
+    iam.delete_role(RoleName=name)
+
+
+async def expect_calls_as(region: Region, role: str) -> None:
+    session = Session(attempts=1)
+    assert session.region == REGION
+    await session.call("ec2", "describe_subnets")
+    session.close()
+    assert any(f"/{role}/" in principal for principal in region.control.calls())
+
+
+@pytest.mark.parametrize("role", [policies.pod_identity_trust()], indirect=True)
+async def test_pod_identity(
+    region: Region, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region.client("eks").create_pod_identity_association(
+        clusterName="joiner",
+        namespace="kube-system",
+        serviceAccount="karpenter",
+        roleArn=f"arn:aws:iam::{ACCOUNT}:role/{role}",
+    )
+    held = tmp_path / "token"
+    held.write_text(token(SUBJECT, audience="pods.eks.amazonaws.com"))
+    agent = f"{region.cloud.url}/v1/credentials"
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", agent)
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(held))
+    await expect_calls_as(region, role)
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        policies.irsa_trust(
+            f"arn:aws:iam::{ACCOUNT}:oidc-provider/{ISSUER.removeprefix('https://')}",
+            ISSUER,
+            namespace="kube-system",
+            service_account="karpenter",
+        )
+    ],
+    indirect=True,
+)
+async def test_a_service_accounts_role(
+    region: Region, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = tmp_path / "token"
+    held.write_text(token(SUBJECT, audience="sts.amazonaws.com"))
+    monkeypatch.setenv("AWS_ROLE_ARN", f"arn:aws:iam::{ACCOUNT}:role/{role}")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(held))
+    await expect_calls_as(region, role)
+
+
+async def test_without_credentials_the_message_says_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    session = Session(attempts=1)
+    with pytest.raises(UnreachableError, match="Pod Identity association") as raised:
+        await session.call("ec2", "describe_subnets")
+    session.close()
+    assert raised.value.reason == "NoCredentials"
+
+
+async def test_a_long_wait_holds_nobody_up(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    session = Session(attempts=1, threads=1)
+    url = (await session.call("sqs", "get_queue_url", QueueName="joiner"))["QueueUrl"]
+    waiting = asyncio.create_task(
+        session.waiting_call("sqs", "receive_message", QueueUrl=url, WaitTimeSeconds=20)
+    )
+    await session.call("ec2", "describe_subnets")
+    assert not waiting.done()
+    waiting.cancel()
+    session.close()
+    region.client("sqs").send_message(QueueUrl=url, MessageBody="wakes the thread")

@@ -1,0 +1,193 @@
+"""Golden files: `UPDATE_GOLDEN=1 pytest tests/aws/test_userdata.py` writes them anew."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.apis.taints import Taint
+from controller.aws import bottlerocket
+from controller.aws.cluster import Cluster
+from controller.aws.families import FAMILIES
+from controller.aws.userdata import (
+    Bootstrap,
+    UserDataError,
+    allowed_labels,
+    registered_taints,
+    user_data,
+)
+from testbed.userdata import parse_user_data
+
+GOLDEN = Path(__file__).parent / "golden"
+
+IPV4 = Cluster(
+    name="joiner",
+    endpoint="https://0123456789abcdef.gr7.us-west-2.eks.amazonaws.com",
+    ca_bundle="Y2VydGlmaWNhdGU=",
+    version="1.36",
+    service_cidr="10.100.0.0/16",
+    dns="10.100.0.10",
+)
+IPV6 = Cluster(
+    name="joiner",
+    endpoint="https://[fd00::1]",
+    ca_bundle="Y2VydGlmaWNhdGU=",
+    version="1.36",
+    service_cidr="fd30:1c53:5f8a::/108",
+    ipv6=True,
+    dns="fd30:1c53:5f8a::a",
+)
+KUBELET = {
+    "maxPods": 58,
+    "clusterDNS": ["10.100.0.10"],
+    "kubeReserved": {"cpu": "100m", "memory": "500Mi"},
+    "systemReserved": {"memory": "200Mi"},
+    "evictionHard": {"memory.available": "5%"},
+    "evictionSoft": {"memory.available": "10%"},
+    "evictionSoftGracePeriod": {"memory.available": "1m"},
+    "evictionMaxPodGracePeriod": 60,
+    "imageGCHighThresholdPercent": 80,
+    "imageGCLowThresholdPercent": 60,
+    "cpuCFSQuota": False,
+}
+MIME = """\
+MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="mine"
+
+--mine
+Content-Type: text/x-shellscript; charset="us-ascii"
+
+#!/bin/bash
+echo first
+--mine
+Content-Type: text/cloud-config
+
+packages: [htop]
+--mine--
+"""
+NODE_CONFIG = """\
+apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  kubelet:
+    config:
+      maxPods: 7
+"""
+TOML = """\
+[settings.kernel]
+lockdown = "integrity"
+
+[settings.kubernetes]
+cluster-name = "not-this-one"
+node-labels = { "mine" = "1" }
+
+[settings.kubernetes.node-taints]
+"mine" = ["1:NoSchedule"]
+"""
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "al2023": ("AL2023", {}),
+    "al2023-shell": ("AL2023", {"custom": "#!/bin/bash\necho hello\n"}),
+    "al2023-nodeconfig": ("AL2023", {"custom": NODE_CONFIG}),
+    "al2023-mime": ("AL2023", {"custom": MIME}),
+    "al2023-raid0": ("AL2023", {"raid": True}),
+    "al2023-kubelet": ("AL2023", {"kubelet": KUBELET}),
+    "al2023-ipv6": ("AL2023", {"cluster": IPV6}),
+    "al2": ("AL2", {}),
+    "al2-mime": ("AL2", {"custom": MIME}),
+    "al2-kubelet": ("AL2", {"kubelet": KUBELET, "raid": True}),
+    "al2-ipv6": ("AL2", {"cluster": IPV6, "kubelet": {"clusterDNS": [IPV6.dns], "maxPods": 110}}),
+    "bottlerocket": ("Bottlerocket", {"custom": TOML}),
+    "bottlerocket-kubelet": ("Bottlerocket", {"kubelet": KUBELET}),
+    "bottlerocket-raid0": ("Bottlerocket", {"raid": True, "image_version": "1.44.0"}),
+    "windows2022": ("Windows2022", {"custom": 'Write-Host "hello"\n'}),
+    "custom": ("Custom", {"custom": "#!/bin/bash\n/opt/join\n"}),
+}
+
+
+def bootstrap(**given: Any) -> Bootstrap:
+    settings: dict[str, Any] = {
+        "cluster": IPV4,
+        "labels": {"karpenter.sh/nodepool": "default", "team": "a"},
+        "taints": registered_taints(Taint(key="team", value="a", effect="NoSchedule")),
+        "kubelet": {"maxPods": 29, "clusterDNS": ["10.100.0.10"]},
+        **given,
+    }
+    return Bootstrap(**settings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_user_data_is_as_the_family_wants_it(name: str) -> None:
+    family, given = CASES[name]
+    text = user_data(FAMILIES[family], bootstrap(**given))
+    golden = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if not n.startswith(("custom", "windows"))])
+def test_the_machine_understands_what_it_is_told(name: str) -> None:
+    family, given = CASES[name]
+    understood = parse_user_data(user_data(FAMILIES[family], bootstrap(**given)))
+    assert understood.cluster_name == "joiner"
+    assert understood.labels.items() >= {"karpenter.sh/nodepool": "default", "team": "a"}.items()
+    assert {(t.key, t.effect) for t in understood.taints} == {
+        ("team", "NoSchedule"),
+        ("karpenter.sh/unregistered", "NoExecute"),
+    }
+    wanted = given.get("kubelet", {"maxPods": 29})["maxPods"]
+    assert understood.max_pods == wanted
+
+
+def test_our_settings_win_over_the_users_in_bottlerocket() -> None:
+    merged = tomllib.loads(user_data(FAMILIES["Bottlerocket"], bootstrap(custom=TOML)))
+    assert merged["settings"]["kernel"] == {"lockdown": "integrity"}
+    kubernetes = merged["settings"]["kubernetes"]
+    assert kubernetes["cluster-name"] == "joiner"
+    assert kubernetes["node-labels"]["mine"] == "1"
+    assert "mine" not in kubernetes["node-taints"]
+
+
+def test_what_is_no_toml_is_refused_in_words() -> None:
+    with pytest.raises(UserDataError, match="not TOML"):
+        user_data(FAMILIES["Bottlerocket"], bootstrap(custom="echo hello\n"))
+
+
+def test_written_toml_reads_back_the_same() -> None:
+    document = {
+        "plain": 'text with "quotes" and \\ and \n a line',
+        "number": 3,
+        "share": 0.5,
+        "truth": True,
+        "list": ["a", ["b", "c"]],
+        "table": {"dotted.key": {"deep": 1}, "empty": {}},
+    }
+    assert tomllib.loads(bottlerocket.written(document)) == document
+
+
+def test_a_new_bottlerocket_knows_which_directories_to_bind() -> None:
+    old = user_data(FAMILIES["Bottlerocket"], bootstrap(raid=True, image_version=""))
+    new = user_data(FAMILIES["Bottlerocket"], bootstrap(raid=True, image_version="v1.46.0-abc"))
+    assert "--dirs" in old
+    assert "--dirs" not in new
+
+
+def test_labels_a_kubelet_may_not_set_are_left_to_registration() -> None:
+    given = {
+        "team": "a",
+        "topology.kubernetes.io/zone": "us-west-2a",
+        "node-restriction.kubernetes.io/secure": "true",
+        "my.k8s.io/x": "1",
+        "karpenter.sh/nodepool": "default",
+    }
+    assert allowed_labels(given) == {"karpenter.sh/nodepool": "default", "team": "a"}
+
+
+def test_the_unregistered_taint_is_added_once() -> None:
+    once = registered_taints()
+    assert registered_taints(*once) == once

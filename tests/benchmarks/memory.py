@@ -1,0 +1,75 @@
+"""How much memory a controller holds, all of its processes together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed import processes
+
+PAUSE_SECONDS = 0.2
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MIB = 2**20
+
+Groups = Callable[[], Mapping[str, Sequence[int]]]
+"""Answers which processes there are, by the replica they belong to."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Looks at the resident memory of every replica, again and again; figures in MiB."""
+
+    groups: Groups
+    now: dict[str, float] = field(default_factory=dict)
+    peak: dict[str, float] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def look(self) -> dict[str, float]:
+        """Look once; the largest replica is the one that acts."""
+        self.now = {
+            replica: sum(map(resident, pids)) / MIB for replica, pids in self.groups().items()
+        }
+        for replica, mib in self.now.items():
+            self.peak[replica] = max(mib, self.peak.get(replica, 0.0))
+        return self.now
+
+
+def resident(pid: int) -> int:
+    """Return the resident bytes of a process, 0 when it is gone; shared pages count in each."""
+    with suppress(OSError, ValueError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    return 0
+
+
+def families(directory: Path, command: str) -> dict[str, list[int]]:
+    """Return the processes below `directory` whose command line has `command`, with descendants."""
+    pids = processes.belonging_to(directory)
+    parents = {pid: _parent(pid) for pid in pids}
+    heads = [pid for pid in pids if command in processes.command_of(pid)]
+    return {
+        str(head): [pid for pid in pids if head in _ancestry(pid, parents)]
+        for head in heads
+        if parents[head] not in heads
+    }
+
+
+def _ancestry(pid: int, parents: Mapping[int, int]) -> list[int]:
+    line = [pid]
+    while (pid := parents.get(pid, 0)) and pid not in line:
+        line.append(pid)
+    return line
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0

@@ -1,0 +1,258 @@
+"""The two sides of the end-to-end benchmark: each comes to an empty cluster and leaves it empty."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+import yaml
+
+from testbed.demo import configuration
+from testbed.kubeclient import KubeClient
+from testbed.processes import Process, free_ports
+from testbed.pulumiengine import PulumiEngine
+from testbed.testbed import CHECKOUT, Testbed
+from tests.benchmarks import memory
+from tests.parity import engines
+
+STACK = "bench"
+MACHINE_SECONDS = 2
+"""From the order of a machine to its Node, on both sides."""
+
+POOL = CHECKOUT / "testbed" / "nodepools" / "demo.yaml"
+PATIENCE_SECONDS = 240.0
+PAUSE_SECONDS = 0.25
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+POOLS = "/apis/karpenter.sh/v1/nodepools"
+KWOK_CLASSES = "/apis/karpenter.kwok.sh/v1alpha1/kwoknodeclasses"
+NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
+NODES = "/api/v1/nodes"
+GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "karpenter.kwok.sh", "autoscaling.x-k8s.io")
+
+KWOK_LABELS = ("kubernetes.io/os", "karpenter.sh/capacity-type")
+"""Labels of the pool that the kwok provider knows; its list of types heeds the others."""
+
+
+class Side(Protocol):
+    """One contender."""
+
+    name: str
+
+    async def arrive(self) -> None:
+        """Come to an empty cluster; return when a pod would be served."""
+
+    async def leave(self) -> None:
+        """Go, with everything that was made; return when nothing is left."""
+
+    def replicas(self) -> Mapping[str, Sequence[int]]:
+        """Return the process ids of each replica of the controller."""
+
+
+async def until(claim: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it holds. Raises TimeoutError, which names the claim."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not await holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {PATIENCE_SECONDS:.0f} s: {claim}")
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+@dataclass
+class Joiner:
+    """`pulumi up` and `pulumi destroy`, as in the demo."""
+
+    testbed: Testbed
+    kube: KubeClient
+    engine: PulumiEngine
+    name: str = "Joiner"
+
+    async def arrive(self) -> None:
+        """Set the stack up and wait for its pool."""
+        await asyncio.to_thread(self.engine.up, STACK, configuration(self.testbed))
+        await until("the NodePool is ready", lambda: pools_ready(self.kube))
+
+    async def leave(self) -> None:
+        """Destroy the stack."""
+        await asyncio.to_thread(self.engine.destroy, STACK)
+        await until("nothing of Joiner is left", lambda: is_empty(self.kube))
+
+    def replicas(self) -> Mapping[str, Sequence[int]]:
+        """Return the processes of the Deployment's pods."""
+        return memory.families(self.testbed.directory, "-m controller run")
+
+    async def write_catalogue(self, out: Path, work: Path) -> str:
+        """Write the types and prices it sees now for Karpenter; returns how many there are."""
+        described = work / "nodeclass.json"
+        described.write_text(json.dumps(await self.kube.get(f"{NODE_CLASSES}/default")))
+        module = [sys.executable, "-m", "tests.benchmarks.catalogue"]
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*module, str(POOL), str(described), str(out)],
+            cwd=CHECKOUT,
+            env={
+                **os.environ,
+                **self.testbed.environment(),
+                "CLUSTER_NAME": self.testbed.cluster_name,
+                "PYTHONPATH": str(CHECKOUT),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+
+@dataclass
+class Karpenter:
+    """Karpenter 1.14.1 with its kwok provider, a local process against the same API server."""
+
+    testbed: Testbed
+    kube: KubeClient
+    catalogue: Path
+    logs: Path
+    name: str = "Karpenter"
+    _process: Process | None = field(default=None, init=False)
+
+    async def arrive(self) -> None:
+        """Apply its CRDs, class and pool, and start it."""
+        for path in definitions():
+            await self.kube.create(DEFINITIONS, yaml.safe_load(path.read_text()))
+        await until("Karpenter's CRDs are established", self._is_established)
+        await self.kube.create(KWOK_CLASSES, kwok_class())
+        await self.kube.create(POOLS, kwok_pool())
+        metrics, probes = free_ports(2)
+        self._process = Process(
+            name="karpenter",
+            command=[str(engines.binary("kwok"))],
+            directory=self.testbed.directory,
+            environment={**os.environ, **self._settings(metrics, probes)},
+            log=self.logs,
+        )
+        self._process.start()
+        await until("Karpenter is ready", lambda: self._is_ready(probes))
+        await until("the NodePool is ready", lambda: pools_ready(self.kube))
+
+    async def leave(self) -> None:
+        """Delete the pool, wait until its nodes are gone, end it, and take its CRDs away."""
+        for path in (f"{POOLS}/default", f"{KWOK_CLASSES}/default"):
+            await self.kube.delete(path)
+        await until("Karpenter's nodes are gone", self._has_no_nodes)
+        if self._process is not None:
+            self._process.stop()
+        for definition in definitions():
+            name = yaml.safe_load(definition.read_text())["metadata"]["name"]
+            await self.kube.delete(f"{DEFINITIONS}/{name}")
+        await until("nothing of Karpenter is left", lambda: is_empty(self.kube))
+
+    def replicas(self) -> Mapping[str, Sequence[int]]:
+        """Return its one process."""
+        pid = self._process.pid if self._process else None
+        return {str(pid): [pid]} if pid else {}
+
+    def _settings(self, metrics: int, probes: int) -> dict[str, str]:
+        """Return what Joiner's Deployment sets too, and where things are; defaults else."""
+        return {
+            "KUBECONFIG": str(self.testbed.cluster.kubeconfig),
+            "SYSTEM_NAMESPACE": "kube-system",
+            "DISABLE_LEADER_ELECTION": "true",
+            "METRICS_PORT": str(metrics),
+            "HEALTH_PROBE_PORT": str(probes),
+            "MEMORY_LIMIT": str(2**30),
+            "CPU_REQUESTS": "1000",
+            "INSTANCE_TYPES_FILE_PATH": str(self.catalogue),
+        }
+
+    async def _is_established(self) -> bool:
+        found, _ = await self.kube.list(DEFINITIONS)
+        established = {
+            d["metadata"]["name"]
+            for d in found
+            # A definition that was just made has a status of nulls.
+            for c in d["status"].get("conditions") or []
+            if c["type"] == "Established" and c["status"] == "True"
+        }
+        wanted = {yaml.safe_load(p.read_text())["metadata"]["name"] for p in definitions()}
+        return wanted <= established
+
+    async def _is_ready(self, port: int) -> bool:
+        if self._process is not None:
+            self._process.check()
+        with suppress(aiohttp.ClientConnectionError):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{port}/readyz") as answer,
+            ):
+                return answer.ok
+        return False
+
+    async def _has_no_nodes(self) -> bool:
+        claims, _ = await self.kube.list(CLAIMS)
+        pools, _ = await self.kube.list(POOLS)
+        return not claims and not pools and not await nodes(self.kube)
+
+
+def definitions() -> list[Path]:
+    """Return the files of Karpenter's CRDs, where they lie in the module cache."""
+    folders = ("pkg/apis/crds", "kwok/apis/crds")
+    return sorted(path for f in folders for path in engines.module_file(f).glob("*.yaml"))
+
+
+def kwok_class() -> dict[str, Any]:
+    """Return the class of machines that take as long as the test cloud's."""
+    return {
+        "apiVersion": "karpenter.kwok.sh/v1alpha1",
+        "kind": "KWOKNodeClass",
+        "metadata": {"name": "default"},
+        "spec": {"nodeRegistrationDelay": f"{MACHINE_SECONDS}s"},
+    }
+
+
+def kwok_pool() -> dict[str, Any]:
+    """Return the demo's pool, for the kwok provider."""
+    found = yaml.safe_load_all(POOL.read_text())
+    pool: dict[str, Any] = next(m for m in found if m["kind"] == "NodePool")
+    spec = pool["spec"]["template"]["spec"]
+    spec["nodeClassRef"] = {
+        "group": "karpenter.kwok.sh",
+        "kind": "KWOKNodeClass",
+        "name": "default",
+    }
+    spec["requirements"] = [r for r in spec["requirements"] if r["key"] in KWOK_LABELS]
+    return pool
+
+
+async def pools_ready(kube: KubeClient) -> bool:
+    """Whether there are pools and each is ready."""
+    pools, _ = await kube.list(POOLS)
+    return bool(pools) and all(
+        any(
+            c["type"] == "Ready" and c["status"] == "True"
+            for c in pool.get("status", {}).get("conditions", [])
+        )
+        for pool in pools
+    )
+
+
+async def nodes(kube: KubeClient) -> list[dict[str, Any]]:
+    """Return the nodes that a pool made."""
+    found, _ = await kube.list(NODES, labelSelector="karpenter.sh/nodepool")
+    return found
+
+
+async def is_empty(kube: KubeClient) -> bool:
+    """Whether the cluster has neither nodes nor definitions of either side."""
+    found, _ = await kube.list(DEFINITIONS)
+    ours = [d for d in found if d["spec"]["group"] in GROUPS]
+    return not ours and not await nodes(kube)

@@ -1,0 +1,105 @@
+"""The algebra of requirements holds for every combination of operators."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.apis.taints import Requirement
+from controller.constraints import requirements
+from controller.constraints.requirements import ValueSet, value_set
+
+VALUES = ["1", "2", "3", "7", "a", "b"]
+
+
+def _sets() -> st.SearchStrategy[ValueSet]:
+    named = st.builds(
+        value_set, st.sampled_from(["In", "NotIn"]), st.lists(st.sampled_from(VALUES), min_size=1)
+    )
+    bare = st.builds(value_set, st.sampled_from(["Exists", "DoesNotExist"]), st.just([]))
+    bounds = st.builds(
+        value_set,
+        st.sampled_from(["Gt", "Gte", "Lt", "Lte"]),
+        st.sampled_from(["0", "1", "2", "5"]).map(lambda value: [value]),
+    )
+    return st.one_of(named, bare, bounds)
+
+
+@given(_sets(), _sets(), st.sampled_from(VALUES))
+def test_an_intersection_has_exactly_the_values_both_have(
+    one: ValueSet, other: ValueSet, value: str
+) -> None:
+    assert one.intersection(other).has(value) == (one.has(value) and other.has(value))
+
+
+@given(_sets(), _sets())
+def test_an_intersection_does_not_mind_the_order(one: ValueSet, other: ValueSet) -> None:
+    assert one.intersection(other) == other.intersection(one)
+    assert one.meets(other) == other.meets(one)
+
+
+@given(_sets(), _sets(), _sets())
+def test_an_intersection_does_not_mind_the_grouping(
+    one: ValueSet, other: ValueSet, third: ValueSet
+) -> None:
+    left = one.intersection(other).intersection(third)
+    right = one.intersection(other.intersection(third))
+
+    assert {v for v in VALUES if left.has(v)} == {v for v in VALUES if right.has(v)}
+
+
+@given(_sets(), st.sampled_from([*VALUES, ""]))
+def test_labels_meet_a_set_as_kubernetes_says(allowed: ValueSet, value: str) -> None:
+    values = {"key": value} if value else {}
+
+    expected = allowed.has(value) if value else allowed.allows_absence
+    assert requirements.met_by_labels({"key": allowed}, values) == expected
+
+
+@given(_sets())
+def test_what_is_written_reads_back_the_same(allowed: ValueSet) -> None:
+    terms = requirements.written({"key": allowed})
+
+    again = requirements.read(terms)["key"]
+    assert all(again.has(value) == allowed.has(value) for value in VALUES)
+
+
+@given(_sets())
+def test_a_chosen_value_is_an_allowed_one(allowed: ValueSet) -> None:
+    value = requirements.a_value(allowed)
+
+    assert value is None or allowed.has(value)
+
+
+def test_terms_over_one_label_all_hold() -> None:
+    found = requirements.read(
+        [
+            Requirement(key="cpu", operator="Gt", values=["2"]),
+            Requirement(key="cpu", operator="Lt", values=["8"]),
+            Requirement(key="cpu", operator="NotIn", values=["4"]),
+        ]
+    )
+
+    assert [value for value in "23458" if found["cpu"].has(value)] == ["3", "5"]
+
+
+def test_bounds_that_contradict_each_other_leave_nothing() -> None:
+    assert value_set("Gt", ["5"]).intersection(value_set("Lt", ["5"])).is_empty
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "words"),
+    [("Near", [], "Near"), ("Gt", [], "exactly one integer"), ("Lt", ["x"], "exactly one integer")],
+)
+def test_a_malformed_term_says_what_is_wrong(operator: str, values: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        value_set(operator, values)
+
+
+def test_only_labels_the_cloud_fills_in_may_be_left_open() -> None:
+    wanted = requirements.one_of("x")
+
+    assert requirements.meets(None, wanted, key="topology.kubernetes.io/zone")
+    assert not requirements.meets(None, wanted, key="team")
+    assert requirements.meets(None, value_set("NotIn", ["x"]), key="team")

@@ -1,0 +1,204 @@
+"""The cluster's API as taking things down uses it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import boto3
+import pytest
+import yaml
+from moto import mock_aws
+
+from infra.clusterapi import (
+    ApiError,
+    ClusterApi,
+    ClusterGoneError,
+    ClusterUnreachableError,
+    Server,
+    Way,
+)
+
+REGION = "us-west-2"
+
+
+@dataclass
+class Site:
+    """A server that keeps what it was asked."""
+
+    url: str = ""
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+
+    def api(self, **more: Any) -> ClusterApi:
+        return ClusterApi(Server(self.url, ssl.create_default_context(), lambda: "secret"), **more)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """An API server of few answers, on loopback."""
+    here = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def respond(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length).decode()
+            authorization = self.headers.get("Authorization") or ""
+            here.asked.append((self.command, f"{self.path} {body}".strip(), authorization))
+            query = parse_qs(urlparse(self.path).query)
+            path = urlparse(self.path).path + "".join(query.get("continue", []))
+            status, answer = here.answers.get(path, (404, {"message": "no such thing"}))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        do_GET = do_DELETE = do_PATCH = do_POST = respond  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            """Keep quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    here.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield here
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_collection_is_read_page_by_page(site: Site) -> None:
+    site.answers = {
+        "/nodes": (200, {"metadata": {"continue": "/2"}, "items": [{"n": 1}]}),
+        "/nodes/2": (200, {"metadata": {}, "items": [{"n": 2}]}),
+    }
+
+    assert site.api().list("/nodes", labelSelector="a") == [{"n": 1}, {"n": 2}]
+    assert all("labelSelector=a" in path for _, path, _ in site.asked)
+    assert site.asked[0][2] == "Bearer secret"
+
+
+def test_what_does_not_exist_is_no_error(site: Site) -> None:
+    api = site.api()
+
+    assert api.list("/nodepools") == []
+    assert api.get("/nodepools/a") is None
+    api.delete("/nodepools/a")
+    api.merge("/nodepools/a", {"metadata": {}})
+
+
+def test_a_refusal_carries_the_servers_words(site: Site) -> None:
+    site.answers = {"/nodes": (403, {"message": "you may not"})}
+
+    with pytest.raises(ApiError, match="403: you may not"):
+        site.api().list("/nodes")
+
+
+def test_a_server_that_does_not_answer_is_waited_for_and_then_given_up(site: Site) -> None:
+    said: list[str] = []
+    nowhere = ClusterApi(
+        Server("http://127.0.0.1:1", ssl.create_default_context()),
+        patience_seconds=0.1,
+        say=said.append,
+    )
+
+    with pytest.raises(ClusterUnreachableError, match="does not answer"):
+        nowhere.get("/version")
+
+    assert len(said) == 1
+    assert "waiting up to" in said[0]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An EKS cluster by name; its API server is elsewhere."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        boto3.client("eks", REGION).create_cluster(
+            name="joiner",
+            roleArn="arn:aws:iam::123456789012:role/cluster",
+            resourcesVpcConfig={"subnetIds": ["subnet-1"]},
+        )
+        yield "joiner"
+
+
+def kubeconfig(folder: Path, server: str, user: dict[str, Any]) -> Path:
+    path = folder / "kubeconfig"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "a",
+                "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
+                "clusters": [{"name": "b", "cluster": {"server": server}}],
+                "users": [{"name": "c", "user": user}],
+            }
+        )
+    )
+    return path
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_that_is_gone_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
+    with pytest.raises(ClusterGoneError, match="other is gone"):
+        ClusterApi.find(Way("other", REGION))
+    with pytest.raises(ClusterUnreachableError, match="cannot be read"):
+        ClusterApi.find(Way("joiner", REGION, kubeconfig=str(tmp_path / "none")))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_path: Path) -> None:
+    program = "import json, os; print(json.dumps({'status': {'token': os.environ['WHO']}}))"
+    user = {
+        "exec": {
+            "command": sys.executable,
+            "args": ["-c", program],
+            "env": [{"name": "WHO", "value": "plugin"}],
+        }
+    }
+    path = kubeconfig(tmp_path, site.url, user)
+
+    ClusterApi.find(Way("joiner", REGION, kubeconfig=str(path))).get("/version")
+
+    assert site.asked[0][2] == "Bearer plugin"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_token_file_is_read_anew_each_time(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first\n")
+    path = kubeconfig(tmp_path, site.url, {"tokenFile": "token"})
+    api = ClusterApi.find(Way("joiner", REGION, kubeconfig=str(path)))
+
+    api.get("/version")
+    (tmp_path / "token").write_text("second\n")
+    api.get("/version")
+
+    assert [authorization for _, _, authorization in site.asked] == [
+        "Bearer first",
+        "Bearer second",
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_without_a_kubeconfig_a_token_is_signed_as_the_aws_cli_does() -> None:
+    from infra.clusterapi import _eks_token
+
+    token = _eks_token(Way("joiner", REGION))
+
+    prefix, _, encoded = token.partition(".")
+    url = urlparse(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())
+    query = parse_qs(url.query)
+    assert prefix == "k8s-aws-v1"
+    assert url.netloc == "sts.us-west-2.amazonaws.com"
+    assert query["Action"] == ["GetCallerIdentity"]
+    assert query["X-Amz-SignedHeaders"] == ["host;x-k8s-aws-id"]

@@ -1,0 +1,120 @@
+"""The stack's settings: what is taken, and what is refused before anything is made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from infra.config import ConfigError, parse
+
+ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
+
+
+def test_a_cluster_a_region_and_an_image_are_enough() -> None:
+    config = parse(ENOUGH)
+
+    assert config.queue == "joiner"
+    assert config.node_role == "KarpenterNodeRole-joiner"
+    assert config.controller_role == "KarpenterControllerRole-joiner"
+    assert (config.namespace, config.name, config.replicas) == ("kube-system", "karpenter", 2)
+    assert config.identity == "pod-identity"
+    assert not config.delete_foreign_node_pools
+
+
+def test_the_controller_gets_what_follows_from_the_stack_and_what_the_stack_says() -> None:
+    settings = '{"BATCH_IDLE_DURATION": "2s", "FEATURE_GATES": "NodeRepair=true"}'
+
+    options = parse(ENOUGH | {"settings": settings, "namespace": "karpenter"}).options
+
+    assert options.cluster_name == "joiner"
+    assert options.interruption_queue == "joiner"
+    assert options.system_namespace == "karpenter"
+    assert options.batch_idle_duration == timedelta(seconds=2)
+    assert options.feature_gates.node_repair
+
+
+def test_lists_and_maps_are_read_as_pulumi_writes_them() -> None:
+    config = parse(
+        ENOUGH
+        | {
+            "subnetIds": '["subnet-1","subnet-2"]',
+            "tags": '{"team":"platform","shared":true}',
+            "drainTimeout": "90s",
+        }
+    )
+
+    assert config.subnet_ids == ("subnet-1", "subnet-2")
+    assert config.tags == {"team": "platform", "shared": "true"}
+    assert config.drain_timeout == timedelta(seconds=90)
+
+
+def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
+    named = {key: value for key, value in ENOUGH.items() if key != "region"}
+
+    assert parse(named, default_region="eu-central-1").region == "eu-central-1"
+    with pytest.raises(ConfigError, match="joiner:region is missing"):
+        parse(named)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("clusterName", "my cluster", "1 to 100 letters"),
+        ("region", "Oregon", "us-west-2"),
+        ("awsEndpoint", "localhost:4566", "a URL"),
+        ("identity", "root", "pod-identity or irsa"),
+        ("nodeAccess", "ec2", "EC2_LINUX or EC2_WINDOWS or aws-auth or none"),
+        ("oidcProvider", "maybe", "existing or create"),
+        ("replicas", "0", "at least 1"),
+        ("replicas", "many", "a whole number"),
+        ("namespace", "Kube System", "a DNS label"),
+        ("nodeRoleName", "a b", "1 to 64 letters"),
+        ("permissionsBoundary", "boundary", "the ARN of an IAM policy"),
+        ("queueName", "a.b", "1 to 80 letters"),
+        ("drainTimeout", "soon", "a duration"),
+        ("deleteForeignNodePools", "perhaps", "true or false"),
+        ("memory", "lots", "a quantity"),
+        ("tags", "team", "a map"),
+        ("kubeconfig", "/nowhere/config", "the path of a file"),
+        ("nodePools", "/nowhere", "the path of a folder"),
+        ("platformStack", "platform", "organization/project/stack"),
+        ("settings", '{"BATCH_IDLE_DURATION": "soon"}', "a duration"),
+        ("settings", '{"BATCH_IDLE": "1s"}', "no such setting"),
+        ("clusterNmae", "joiner", "there is no such setting"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_what_is_allowed(
+    key: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(ENOUGH | {key: value})
+
+    assert len(refused.value.problems) == 1
+    assert f"joiner:{key}" in refused.value.problems[0]
+    assert allowed in refused.value.problems[0]
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse({"region": "Oregon", "replicas": "0", "colour": "red"})
+
+    assert len(refused.value.problems) == 4
+    assert "joiner:clusterName is missing" in str(refused.value)
+
+
+def test_without_an_image_docker_must_be_there_to_build_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = {key: value for key, value in ENOUGH.items() if key != "image"}
+
+    with pytest.raises(ConfigError, match="joiner:image is missing"):
+        parse(without)
+
+
+def test_a_stack_of_node_pools_needs_no_image() -> None:
+    without = {key: value for key, value in ENOUGH.items() if key != "image"}
+
+    assert parse(without | {"platformStack": "organization/joiner/platform"}).platform_stack

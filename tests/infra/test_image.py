@@ -1,0 +1,75 @@
+"""The controller's image: when it is another one, and how it gets to the registry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.image import BuildFailedError, _PushedImageProvider, digest
+
+REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/joiner/joiner"
+PROPS = {"region": "us-west-2", "repository": REPOSITORY, "sources": "abc"}
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A docker that writes down what it is asked, and a registry to log in to."""
+    calls = tmp_path / "calls"
+    program = tmp_path / "docker"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\n[ "$1" != "$FAILING" ] || {{ echo no space; exit 1; }}\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        boto3.client("ecr", "us-west-2").create_repository(repositoryName="joiner/joiner")
+        yield calls
+
+
+def test_an_image_is_built_and_pushed_under_the_digest_of_its_sources(docker: Path) -> None:
+    created = _PushedImageProvider().create(PROPS)
+
+    build, login, push = docker.read_text().splitlines()
+    assert created.outs is not None
+    assert created.outs["reference"] == f"{REPOSITORY}:abc"
+    assert build.startswith(f"build --platform linux/amd64 --tag {REPOSITORY}:abc")
+    assert login.startswith("login --username AWS --password-stdin 123456789012.dkr.ecr")
+    assert push == f"push {REPOSITORY}:abc"
+
+
+@pytest.mark.usefixtures("docker")
+def test_a_build_that_fails_carries_dockers_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAILING", "build")
+
+    with pytest.raises(BuildFailedError, match="docker build failed:\nno space"):
+        _PushedImageProvider().create(PROPS)
+
+
+def test_only_other_sources_make_another_image() -> None:
+    provider = _PushedImageProvider()
+
+    assert not provider.diff("x", PROPS, {**PROPS, "__provider": "y"}).changes
+    assert provider.diff("x", PROPS, {**PROPS, "sources": "def"}).replaces == ["sources"]
+
+
+def test_the_digest_follows_names_and_content_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "a.py").write_text("one")
+    before = digest([tmp_path / "room"])
+
+    (tmp_path / "room" / "a.pyc").write_text("compiled")
+    assert digest([tmp_path / "room"]) == before
+
+    (tmp_path / "room" / "a.py").write_text("two")
+    changed = digest([tmp_path / "room"])
+    (tmp_path / "room" / "a.py").rename(tmp_path / "room" / "b.py")
+
+    assert len({before, changed, digest([tmp_path / "room"])}) == 3

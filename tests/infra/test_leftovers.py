@@ -1,0 +1,118 @@
+"""What is found by the controller's tags, and what is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.clusterapi import Way
+from infra.leftovers import Leftovers
+
+REGION = "us-west-2"
+IMAGE = "ami-12c6146b"
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An AWS account of its own."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        yield
+
+
+def tags(cluster: str, *, pool: bool = True) -> list[dict[str, str]]:
+    found = {"eks:eks-cluster-name": cluster} | ({"karpenter.sh/nodepool": "a"} if pool else {})
+    return [{"Key": key, "Value": value} for key, value in found.items()]
+
+
+def specification(kind: str, cluster: str, *, pool: bool = True) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": tags(cluster, pool=pool)}]
+
+
+def launched(cluster: str, *, pool: bool = True) -> str:
+    answer = boto3.client("ec2", REGION).run_instances(
+        ImageId=IMAGE,
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=specification("instance", cluster, pool=pool),
+    )
+    return str(answer["Instances"][0]["InstanceId"])
+
+
+def profile(name: str, path: str) -> None:
+    iam = boto3.client("iam")
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"}))
+    iam.create_instance_profile(InstanceProfileName=name, Path=path)
+    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+
+
+@pytest.mark.usefixtures("account")
+def test_only_instances_of_this_cluster_and_of_a_pool_are_found() -> None:
+    ours = launched("joiner")
+    launched("other")
+    launched("joiner", pool=False)  # as a managed node group's
+    here = Leftovers(Way("joiner", REGION))
+
+    assert here.instances() == [ours]
+
+    here.terminate([ours, ours])
+    assert here.instances() == []
+
+
+@pytest.mark.usefixtures("account")
+def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
+    ec2 = boto3.client("ec2", REGION)
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    for cluster in ("joiner", "other"):
+        ec2.create_volume(
+            AvailabilityZone="us-west-2a",
+            Size=1,
+            TagSpecifications=specification("volume", cluster),
+        )
+        ec2.create_network_interface(
+            SubnetId=subnet, TagSpecifications=specification("network-interface", cluster)
+        )
+        ec2.create_launch_template(
+            LaunchTemplateName=cluster,
+            LaunchTemplateData={"ImageId": IMAGE},
+            TagSpecifications=specification("launch-template", cluster),
+        )
+        profile(f"{cluster}_1", f"/karpenter/{REGION}/{cluster}/uid/")
+    profile("by-hand", "/")
+    ours, others = (Leftovers(Way(name, REGION)) for name in ("joiner", "other"))
+
+    found = ours.found()
+    assert {kind: len(identities) for kind, identities in found.items()} == {
+        "volumes": 1,
+        "network interfaces": 1,
+        "launch templates": 1,
+        "instance profiles": 1,
+    }
+
+    ours.remove(found)
+    ours.remove(found)  # what has gone meanwhile is fine
+
+    assert ours.found() == {}
+    assert len(others.found()) == 4
+    profiles = boto3.client("iam").list_instance_profiles()["InstanceProfiles"]
+    assert {p["InstanceProfileName"] for p in profiles} == {"other_1", "by-hand"}
+
+
+@pytest.mark.usefixtures("account")
+def test_volumes_are_left_to_the_instances_that_use_them() -> None:
+    ec2 = boto3.client("ec2", REGION)
+    ours = launched("joiner")
+    volume = ec2.describe_volumes()["Volumes"][0]["VolumeId"]
+    ec2.create_tags(Resources=[volume], Tags=tags("joiner"))
+    here = Leftovers(Way("joiner", REGION))
+
+    here.remove({"instances": [ours], "volumes": [volume]})
+
+    assert here.instances() == []

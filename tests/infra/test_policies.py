@@ -1,0 +1,212 @@
+"""What each principal may do, and what it may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from controller.apis import labels
+from infra import policies
+from infra.policies import Place
+from testbed.cloud.policies import evaluate
+
+HERE = Place("aws", "us-west-2", "123456789012", "joiner")
+NODE_ROLE = "arn:aws:iam::123456789012:role/KarpenterNodeRole-joiner"
+QUEUE = "arn:aws:sqs:us-west-2:123456789012:joiner"
+PROFILE = "arn:aws:iam::123456789012:instance-profile/karpenter/us-west-2/joiner/some-uid/joiner_1"
+OURS = {
+    "kubernetes.io/cluster/joiner": "owned",
+    labels.TAG_CLUSTER_NAME: "joiner",
+    labels.NODEPOOL: "default",
+    labels.EC2NODECLASS: "default",
+}
+THEIRS = OURS | {"kubernetes.io/cluster/joiner": "shared"}
+ALL = [
+    policies.node_lifecycle(HERE),
+    policies.iam_integration(HERE, node_role_arn=NODE_ROLE),
+    policies.eks_integration(HERE),
+    policies.interruption(QUEUE),
+    policies.zonal_shift(HERE),
+    policies.resource_discovery(HERE),
+]
+
+
+def may(action: str, resource: str, context: Mapping[str, Sequence[str]] | None = None) -> bool:
+    """Whether the controller may, all its policies together."""
+    region = {"aws:RequestedRegion": ["us-west-2"]}
+    return evaluate(
+        ALL, action=action, resource=resource, context={**region, **(context or {})}
+    ).allowed
+
+
+def ec2(kind: str, identity: str = "x-1") -> str:
+    account = "" if kind == "image" else "123456789012"
+    return f"arn:aws:ec2:us-west-2:{account}:{kind}/{identity}"
+
+
+def asking(tags: Mapping[str, str], **more: str) -> dict[str, list[str]]:
+    asked = {f"aws:RequestTag/{key}": [value] for key, value in tags.items()}
+    return {**asked, "aws:TagKeys": list(tags), **{k: [v] for k, v in more.items()}}
+
+
+def holding(tags: Mapping[str, str]) -> dict[str, list[str]]:
+    return {f"aws:ResourceTag/{key}": [value] for key, value in tags.items()}
+
+
+@pytest.mark.parametrize("kind", ["image", "subnet", "security-group", "capacity-reservation"])
+def test_what_exists_may_be_launched_with(kind: str) -> None:
+    assert may("ec2:RunInstances", ec2(kind))
+    assert may("ec2:CreateFleet", ec2(kind))
+
+
+@pytest.mark.parametrize("kind", ["fleet", "instance", "volume", "network-interface"])
+def test_what_is_launched_carries_the_tags_of_the_cluster_and_a_pool(kind: str) -> None:
+    assert may("ec2:RunInstances", ec2(kind), asking(OURS))
+    assert not may("ec2:RunInstances", ec2(kind))
+    assert not may("ec2:RunInstances", ec2(kind), asking(THEIRS))
+    assert not may(
+        "ec2:RunInstances", ec2(kind), asking({k: OURS[k] for k in OURS if k != labels.NODEPOOL})
+    )
+
+
+def test_only_templates_of_the_cluster_are_launched_from() -> None:
+    assert may("ec2:CreateFleet", ec2("launch-template"), holding(OURS))
+    assert not may("ec2:CreateFleet", ec2("launch-template"), holding(THEIRS))
+    assert may("ec2:CreateLaunchTemplate", ec2("launch-template"), asking(OURS))
+    assert not may("ec2:CreateLaunchTemplate", ec2("launch-template"))
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [("ec2:TerminateInstances", "instance"), ("ec2:DeleteLaunchTemplate", "launch-template")],
+)
+def test_only_what_the_cluster_owns_may_go(action: str, kind: str) -> None:
+    assert may(action, ec2(kind), holding(OURS))
+    assert not may(action, ec2(kind), holding(THEIRS))
+    assert not may(action, ec2(kind))
+
+
+def test_tags_are_set_while_something_is_made_and_few_of_them_later() -> None:
+    later = {"Name": "node-1", labels.TAG_NODECLAIM: "default-x", labels.TAG_CLUSTER_NAME: "joiner"}
+    creating = asking(OURS, **{"ec2:CreateAction": "CreateFleet"})
+
+    assert may("ec2:CreateTags", ec2("instance"), creating)
+    assert not may("ec2:CreateTags", ec2("instance"), asking(OURS))
+    assert may("ec2:CreateTags", ec2("instance"), {**holding(OURS), **asking(later)})
+    assert not may("ec2:CreateTags", ec2("instance"), {**holding(THEIRS), **asking(later)})
+    assert not may("ec2:CreateTags", ec2("instance"), {**holding(OURS), **asking({"team": "x"})})
+
+
+def test_the_node_role_is_handed_to_instances_and_to_nothing_else() -> None:
+    to_ec2 = {"iam:PassedToService": ["ec2.amazonaws.com"]}
+
+    assert may("iam:PassRole", NODE_ROLE, to_ec2)
+    assert not may("iam:PassRole", NODE_ROLE, {"iam:PassedToService": ["lambda.amazonaws.com"]})
+    assert not may("iam:PassRole", NODE_ROLE.replace("Node", "Admin"), to_ec2)
+
+
+def test_only_instance_profiles_of_the_cluster_are_made_and_changed() -> None:
+    tags = OURS | {labels.REGION: "us-west-2"}
+    elsewhere = "arn:aws:iam::123456789012:instance-profile/production"
+
+    assert may("iam:CreateInstanceProfile", PROFILE, asking(tags))
+    assert may("iam:TagInstanceProfile", PROFILE, asking(tags))
+    assert may("iam:AddRoleToInstanceProfile", PROFILE, holding(tags))
+    assert may("iam:DeleteInstanceProfile", PROFILE, holding(tags))
+    assert not may("iam:TagInstanceProfile", elsewhere, asking(tags))
+    assert not may("iam:AddRoleToInstanceProfile", elsewhere, holding(tags))
+    assert not may("iam:DeleteInstanceProfile", PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    [
+        ("ec2:DescribeInstanceTypes", "*"),
+        ("ec2:DescribeSpotPriceHistory", "*"),
+        ("ssm:GetParameter", "arn:aws:ssm:us-west-2::parameter/aws/service/eks/x"),
+        ("pricing:GetProducts", "*"),
+        ("iam:GetInstanceProfile", "arn:aws:iam::123456789012:instance-profile/any"),
+        ("eks:DescribeCluster", "arn:aws:eks:us-west-2:123456789012:cluster/joiner"),
+        ("sqs:ReceiveMessage", QUEUE),
+        ("sqs:DeleteMessage", QUEUE),
+        (
+            "arc-zonal-shift:GetManagedResource",
+            "arn:aws:eks:us-west-2:123456789012:cluster/joiner",
+        ),
+    ],
+)
+def test_what_the_controller_looks_at(action: str, resource: str) -> None:
+    assert may(action, resource)
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    [
+        ("ssm:GetParameter", "arn:aws:ssm:us-west-2:123456789012:parameter/secrets/password"),
+        ("eks:DescribeCluster", "arn:aws:eks:us-west-2:123456789012:cluster/other"),
+        ("sqs:SendMessage", QUEUE),
+        ("sqs:ReceiveMessage", QUEUE + "-other"),
+        ("iam:CreateRole", NODE_ROLE),
+        ("ec2:RunInstances", ec2("key-pair")),
+        ("s3:GetObject", "arn:aws:s3:::bucket/key"),
+    ],
+)
+def test_what_the_controller_may_never_do(action: str, resource: str) -> None:
+    assert not may(action, resource)
+
+
+def test_looking_around_ends_at_the_region() -> None:
+    assert not may("ec2:DescribeInstances", "*", {"aws:RequestedRegion": ["eu-west-1"]})
+
+
+def test_the_queue_takes_events_of_aws_and_only_over_tls() -> None:
+    policy = policies.queue_policy(QUEUE)
+    secure, plain = ({"aws:SecureTransport": [text]} for text in ("true", "false"))
+
+    def asked(principal: dict[str, str], context: dict[str, list[str]]) -> bool:
+        return evaluate(
+            [policy],
+            action="sqs:SendMessage",
+            resource=QUEUE,
+            context=context,
+            principal=principal,
+        ).allowed
+
+    assert asked({"Service": "events.amazonaws.com"}, secure)
+    assert asked({"Service": "sqs.amazonaws.com"}, secure)
+    assert not asked({"Service": "lambda.amazonaws.com"}, secure)
+    assert not asked({"Service": "events.amazonaws.com"}, plain)
+
+
+def test_a_token_of_one_service_account_of_one_cluster_becomes_the_role() -> None:
+    issuer = "https://oidc.example.com/id/ABC"
+    trust = policies.irsa_trust("arn", issuer, namespace="kube-system", service_account="karpenter")
+
+    conditions = trust["Statement"][0]["Condition"]["StringEquals"]
+
+    assert conditions == {
+        "oidc.example.com/id/ABC:aud": "sts.amazonaws.com",
+        "oidc.example.com/id/ABC:sub": "system:serviceaccount:kube-system:karpenter",
+    }
+
+
+def test_names_of_services_and_arns_follow_the_partition() -> None:
+    china = Place("aws-cn", "cn-north-1", "123456789012", "joiner")
+    documents = [
+        policies.ec2_trust(china),
+        policies.node_lifecycle(china),
+        policies.iam_integration(china, node_role_arn="arn:aws-cn:iam::1:role/x"),
+        policies.resource_discovery(china),
+    ]
+    text = json.dumps(documents)
+
+    assert "arn:aws:" not in text
+    assert "ec2.amazonaws.com.cn" in text
+
+
+@pytest.mark.parametrize("document", ALL, ids=lambda d: d["Statement"][0]["Sid"])
+def test_a_policy_is_within_the_size_that_iam_takes(document: dict[str, Any]) -> None:
+    assert len(json.dumps(document, separators=(",", ":"))) < 6144

@@ -1,0 +1,370 @@
+"""The whole program under Pulumi's mocks: what it makes, of what, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.runtime import mocks as pulumi_mocks
+
+from controller.apis import kinds
+from controller.options import Options
+from infra import deployment
+from infra.config import ConfigError
+
+ACCOUNT = "123456789012"
+ISSUER = "https://oidc.example.com/id/ABC"
+SETTINGS = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
+SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
+
+
+@dataclass
+class Made:
+    """Everything the program asked for, by type and name."""
+
+    resources: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    providers: dict[str, str] = field(default_factory=dict)
+
+    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+        return {name: inputs for token, name, inputs in self.resources if token == kind}
+
+    def one(self, kind: str) -> dict[str, Any]:
+        (found,) = self.of(kind).values()
+        return found
+
+
+class Region(pulumi_mocks.Mocks):
+    """An AWS account with one EKS cluster."""
+
+    def __init__(self, tags: Mapping[str, str]) -> None:
+        self.made = Made()
+        self.tags = dict(tags)
+
+    def new_resource(
+        self, args: pulumi_mocks.MockResourceArgs
+    ) -> tuple[str | None, dict[Any, Any]]:
+        self.made.resources.append((args.typ, args.name, dict(args.inputs)))
+        self.made.providers[f"{args.typ} {args.name}"] = args.provider or ""
+        name = args.inputs.get("name", args.name)
+        extra = {"arn": f"arn:aws:x:::{name}", "url": f"https://sqs/{name}", "name": name}
+        if args.typ == "pulumi:pulumi:StackReference":
+            extra |= {"outputs": {"clusterName": "joiner", "nodeRole": "RoleOfPlatform"}}
+        return f"{args.name}-id", {**extra, **args.inputs}
+
+    def call(
+        self, args: pulumi_mocks.MockCallArgs
+    ) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        answers: dict[str, dict[str, Any]] = {
+            "aws:index/getCallerIdentity:getCallerIdentity": {"accountId": ACCOUNT},
+            "aws:index/getPartition:getPartition": {"partition": "aws"},
+            "aws:eks/getCluster:getCluster": {
+                "endpoint": "https://cluster.example.com",
+                "certificateAuthorities": [{"data": "Q0E="}],
+                "identities": [{"oidcs": [{"issuer": ISSUER}]}],
+                "vpcConfig": {
+                    "subnetIds": ["subnet-2", "subnet-1"],
+                    "clusterSecurityGroupId": "sg-1",
+                },
+            },
+        }
+        looked_up = {"id": args.args.get("id", ""), "tags": self.tags}
+        return answers.get(args.token, looked_up), []
+
+
+def run(tags: Mapping[str, str] | None = None, **settings: str) -> Made:
+    """Run the program with these settings; return what it asked for.
+
+    `tags` are those that subnets and security groups bear already.
+    """
+    region = Region(tags or {})
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    given = {f"joiner:{key}": value for key, value in (SETTINGS | settings).items() if value}
+    pulumi.runtime.set_mocks(region, project="joiner", stack="dev", preview=False)
+    pulumi.runtime.set_all_config(given)
+    try:
+        pulumi.runtime.test(_program)()  # type: ignore[no-untyped-call]
+    finally:
+        pulumi.runtime.set_all_config({})
+        loop.close()
+        asyncio.set_event_loop(None)
+    return region.made
+
+
+def _program() -> None:
+    # It runs when it is imported, as under the engine.
+    sys.modules.pop("infra.__main__", None)
+    importlib.import_module("infra.__main__")
+
+
+def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_them() -> None:
+    made = run()
+
+    assert {r["name"] for r in made.of("aws:iam/role:Role").values()} == {
+        "KarpenterNodeRole-joiner",
+        "KarpenterControllerRole-joiner",
+    }
+    assert {p["name"] for p in made.of("aws:iam/policy:Policy").values()} == {
+        f"KarpenterController{title}Policy-joiner"
+        for title in (
+            "NodeLifecycle",
+            "IAMIntegration",
+            "EKSIntegration",
+            "Interruption",
+            "ResourceDiscovery",
+        )
+    }
+    assert made.one("aws:iam/instanceProfile:InstanceProfile")["role"] == "KarpenterNodeRole-joiner"
+    assert len(made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")) == 4 + 5
+
+
+def test_the_controller_becomes_its_role_by_pod_identity() -> None:
+    made = run()
+
+    association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
+    assert (association["namespace"], association["serviceAccount"]) == ("kube-system", "karpenter")
+    trust = made.of("aws:iam/role:Role")["controller"]["assumeRolePolicy"]
+    assert "pods.eks.amazonaws.com" in trust
+    assert "annotations" not in made.one("kubernetes:core/v1:ServiceAccount")["metadata"]
+
+
+def test_or_by_the_token_of_its_service_account() -> None:
+    made = run(identity="irsa")
+
+    assert not made.of("aws:eks/podIdentityAssociation:PodIdentityAssociation")
+    trust = json.loads(made.of("aws:iam/role:Role")["controller"]["assumeRolePolicy"])
+    provider = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example.com/id/ABC"
+    assert trust["Statement"][0]["Principal"] == {"Federated": provider}
+    annotations = made.one("kubernetes:core/v1:ServiceAccount")["metadata"]["annotations"]
+    assert annotations["eks.amazonaws.com/role-arn"].endswith("KarpenterControllerRole-joiner")
+
+
+def test_the_clusters_oidc_provider_is_made_where_asked() -> None:
+    made = run(identity="irsa", oidcProvider="create")
+
+    assert made.one("aws:iam/openIdConnectProvider:OpenIdConnectProvider")["url"] == ISSUER
+
+
+@pytest.mark.parametrize("kind", ["EC2_LINUX", "EC2_WINDOWS"])
+def test_nodes_are_let_in_by_an_access_entry(kind: str) -> None:
+    assert run(nodeAccess=kind).one("aws:eks/accessEntry:AccessEntry")["type"] == kind
+
+
+def test_or_by_aws_auth_or_by_nobody() -> None:
+    mapped, none = run(nodeAccess="aws-auth"), run(nodeAccess="none")
+
+    dynamic = mapped.of("pulumi-python:dynamic:Resource")
+    assert dynamic["node-access"]["role_arn"].endswith("KarpenterNodeRole-joiner")
+    assert "node-access" not in none.of("pulumi-python:dynamic:Resource")
+    assert not mapped.of("aws:eks/accessEntry:AccessEntry")
+
+
+def test_five_rules_bring_events_to_a_queue_named_as_the_cluster() -> None:
+    made = run()
+
+    assert made.one("aws:sqs/queue:Queue")["name"] == "joiner"
+    assert made.one("aws:sqs/queue:Queue")["messageRetentionSeconds"] == 300
+    patterns = [
+        json.loads(rule["eventPattern"])
+        for rule in made.of("aws:cloudwatch/eventRule:EventRule").values()
+    ]
+    assert sorted(kind for pattern in patterns for kind in pattern["detail-type"]) == [
+        "AWS Health Event",
+        "EC2 Capacity Reservation Instance Interruption Warning",
+        "EC2 Instance Rebalance Recommendation",
+        "EC2 Instance State-change Notification",
+        "EC2 Spot Instance Interruption Warning",
+    ]
+    assert len(made.of("aws:cloudwatch/eventTarget:EventTarget")) == 5
+
+
+def tagged(made: Made) -> set[tuple[str, str, str]]:
+    tags = made.of("aws:ec2/tag:Tag").values()
+    return {(tag["resourceId"], tag["key"], tag["value"]) for tag in tags}
+
+
+def test_the_clusters_subnets_and_security_group_are_tagged_for_discovery() -> None:
+    found = tagged(run())
+
+    assert found == {
+        (identity, "karpenter.sh/discovery", "joiner")
+        for identity in ("subnet-1", "subnet-2", "sg-1")
+    }
+
+
+def test_or_those_that_are_named_and_with_the_clusters_tag_where_asked() -> None:
+    found = tagged(run(subnetIds='["subnet-9"]', securityGroupIds='["sg-9"]', clusterTags="true"))
+
+    assert ("subnet-9", "kubernetes.io/cluster/joiner", "shared") in found
+    assert {identity for identity, _, _ in found} == {"subnet-9", "sg-9"}
+    assert not tagged(run(discoveryTags="false"))
+
+
+def test_what_somebody_else_has_tagged_otherwise_is_left_alone() -> None:
+    with pytest.raises(ConfigError, match="subnet-1 is tagged karpenter"):
+        run(tags={"karpenter.sh/discovery": "other"})
+
+    assert tagged(run(tags={"karpenter.sh/discovery": "joiner", "team": "network"}))
+
+
+def test_the_pod_identity_agent_and_the_spot_role_are_made_where_asked() -> None:
+    made = run(podIdentityAgent="create", spotRole="create")
+
+    assert made.one("aws:eks/addon:Addon")["addonName"] == "eks-pod-identity-agent"
+    linked = made.one("aws:iam/serviceLinkedRole:ServiceLinkedRole")
+    assert linked["awsServiceName"] == "spot.amazonaws.com"
+    assert not run().of("aws:eks/addon:Addon")
+
+
+def test_every_kind_is_installed() -> None:
+    names = set(run().of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"))
+
+    assert names == {
+        "nodepools.karpenter.sh",
+        "nodeclaims.karpenter.sh",
+        "nodeoverlays.karpenter.sh",
+        "ec2nodeclasses.karpenter.k8s.aws",
+        "capacitybuffers.autoscaling.x-k8s.io",
+    }
+
+
+def test_two_controllers_stand_apart_from_one_another_and_from_our_nodes() -> None:
+    made = run()
+    wire = made.one("kubernetes:apps/v1:Deployment")
+    pod = wire["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+
+    assert (wire["metadata"]["name"], wire["metadata"]["namespace"]) == ("karpenter", "kube-system")
+    assert wire["spec"]["replicas"] == 2
+    assert (
+        wire["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "karpenter"
+    )
+    assert (container["name"], container["image"]) == ("controller", "joiner:1")
+    assert container["command"] == ["python", "-m", "controller", "run"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert pod["affinity"]["podAntiAffinity"]
+    assert made.one("kubernetes:policy/v1:PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert made.one("kubernetes:core/v1:Service")["spec"]["ports"][0]["port"] == 8080
+
+
+def test_the_controller_is_told_its_settings() -> None:
+    made = run(settings='{"BATCH_IDLE_DURATION": "2s", "METRICS_PORT": "9090"}')
+    container = made.one("kubernetes:apps/v1:Deployment")["spec"]["template"]["spec"]["containers"][
+        0
+    ]
+    told = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+
+    options = Options.parse([], told)
+
+    assert options.cluster_name == "joiner"
+    assert options.interruption_queue == "joiner"
+    assert told["BATCH_IDLE_DURATION"] == "2s"
+    assert told["AWS_REGION"] == "us-west-2"
+    assert {"containerPort": 9090, "name": "http-metrics", "protocol": "TCP"} in container["ports"]
+
+
+def readable() -> set[tuple[str, str]]:
+    return {
+        (rule["apiGroups"][0], resource)
+        for rule in deployment.cluster_rules()
+        for resource in rule["resources"]
+        if {"get", "list", "watch"} <= set(rule["verbs"])
+    }
+
+
+EVERY_KIND = [value for value in vars(kinds).values() if isinstance(value, kinds.Kind)]
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in EVERY_KIND if k is not kinds.LEASE], ids=lambda kind: kind.name
+)
+def test_the_controller_may_read_every_kind_it_asks_for(kind: kinds.Kind[Any]) -> None:
+    assert (kind.group, kind.plural) in readable()
+
+
+def test_the_lease_is_the_only_one_the_controller_may_take() -> None:
+    rules = run().one("kubernetes:rbac.authorization.k8s.io/v1:Role")["rules"]
+
+    (taking,) = [rule for rule in rules if "update" in rule["verbs"]]
+    assert taking["resourceNames"] == ["karpenter-leader-election"]
+
+
+def test_a_default_pool_is_there_and_owned_by_the_stack() -> None:
+    made = run()
+    pool = made.one("kubernetes:karpenter.sh/v1:NodePool")
+    node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+
+    assert pool["metadata"]["annotations"]["joiner.dev/stack"].endswith("/joiner/dev")
+    assert node_class["spec"]["role"] == "KarpenterNodeRole-joiner"
+    assert not run(defaultNodePool="false").of("kubernetes:karpenter.sh/v1:NodePool")
+
+
+def test_a_folder_of_yaml_takes_the_place_of_the_default_pool(tmp_path: Path) -> None:
+    (tmp_path / "budgets.yaml").write_text((SAMPLES / "budgets.yaml").read_text())
+
+    pools = run(nodePools=str(tmp_path)).of("kubernetes:karpenter.sh/v1:NodePool")
+
+    assert list(pools) == ["NodePool-budgets"]
+
+
+def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
+    (tmp_path / "class.yaml").write_text(
+        "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: team}\n"
+        "spec: {role: '${NODE_ROLE}'}\n"
+    )
+
+    made = run(platformStack="organization/joiner/platform", nodePools=str(tmp_path), image="")
+
+    assert made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"] == {
+        "role": "RoleOfPlatform"
+    }
+    assert not made.of("aws:iam/role:Role")
+    assert not made.of("kubernetes:apps/v1:Deployment")
+    assert not made.of("pulumi-python:dynamic:Resource")
+
+
+def test_an_endpoint_serves_every_api() -> None:
+    provider = run(awsEndpoint="http://127.0.0.1:4566").one("pulumi:providers:aws")
+
+    (endpoints,) = json.loads(provider["endpoints"])
+    assert set(endpoints.values()) == {"http://127.0.0.1:4566"}
+    assert {"ec2", "eks", "iam", "sqs", "sts", "events"} <= set(endpoints)
+    assert json.loads(provider["skipCredentialsValidation"])
+
+
+def test_a_real_cluster_is_reached_as_the_aws_cli_does() -> None:
+    kubeconfig = json.loads(run().one("pulumi:providers:kubernetes")["kubeconfig"])
+
+    assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://cluster.example.com"
+    assert kubeconfig["users"][0]["user"]["exec"]["args"][:4] == [
+        "eks",
+        "get-token",
+        "--cluster-name",
+        "joiner",
+    ]
+
+
+def test_no_resource_is_made_by_a_provider_that_nobody_named() -> None:
+    made = run()
+
+    unnamed = [
+        name
+        for name, provider in made.providers.items()
+        if name.startswith(("aws:", "kubernetes:")) and not provider
+    ]
+    assert unnamed == []
+
+
+def test_bad_settings_end_the_program_before_anything_is_made() -> None:
+    with pytest.raises(ConfigError, match="joiner:replicas"):
+        run(replicas="0", identity="root")

@@ -1,0 +1,293 @@
+"""How a cluster's nodes come to their end when the stack goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from infra.leftovers import Found
+from infra.teardown import (
+    STACK_ANNOTATION,
+    Draining,
+    ForeignNodePoolsError,
+    StillThereError,
+    prove_nothing_is_left,
+)
+
+POOLS, CLAIMS = "/apis/karpenter.sh/v1/nodepools", "/apis/karpenter.sh/v1/nodeclaims"
+CLASSES, NODES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses", "/api/v1/nodes"
+DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
+
+Wire = dict[str, Any]
+
+
+def named(name: str, **metadata: Any) -> Wire:
+    return {"metadata": {"name": name, **metadata}}
+
+
+def pool(name: str, *, owned: bool = True) -> Wire:
+    return named(name, annotations={STACK_ANNOTATION: "organization/joiner/dev"} if owned else {})
+
+
+@dataclass
+class FakeClock:
+    now: float = 0.0
+    passed: Callable[[float], None] = lambda now: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+        self.passed(self.now)
+
+
+@dataclass
+class FakeCloud:
+    left: Found = field(default_factory=dict)
+    lasting: bool = False
+
+    def instances(self) -> list[str]:
+        return self.left.get("instances", [])
+
+    def terminate(self, instances: list[str]) -> None:
+        if not self.lasting:
+            self.left.pop("instances", None)
+
+    def found(self) -> Found:
+        return dict(self.left)
+
+    def remove(self, found: Found) -> None:
+        if not self.lasting:
+            self.left.clear()
+
+
+@dataclass
+class FakeCluster:
+    """Objects by the path of their collection; those with a finalizer wait for it."""
+
+    objects: dict[str, list[Wire]]
+    ready_replicas: int | None = 2
+    """None where there is no Deployment."""
+
+    def list(self, path: str, **query: str) -> list[Wire]:
+        return list(self.objects.get(path, []))
+
+    def get(self, path: str) -> Wire | None:
+        assert path == DEPLOYMENT
+        if self.ready_replicas is None:
+            return None
+        return {"status": {"readyReplicas": self.ready_replicas}}
+
+    def delete(self, path: str) -> None:
+        collection, _, name = path.rpartition("/")
+        for wire in self.objects.get(collection, []):
+            if wire["metadata"]["name"] == name:
+                wire["metadata"]["deletionTimestamp"] = "now"
+        self._collect()
+
+    def merge(self, path: str, change: Wire) -> None:
+        collection, _, name = path.rpartition("/")
+        for wire in self.objects.get(collection, []):
+            if wire["metadata"]["name"] == name:
+                assert change == {"metadata": {"finalizers": None}}
+                wire["metadata"].pop("finalizers", None)
+        self._collect()
+
+    def finalize(self, collection: str) -> None:
+        for wire in self.objects[collection]:
+            if "deletionTimestamp" in wire["metadata"]:
+                wire["metadata"].pop("finalizers", None)
+        self._collect()
+
+    def _collect(self) -> None:
+        for collection, wires in self.objects.items():
+            self.objects[collection] = [
+                w
+                for w in wires
+                if "deletionTimestamp" not in w["metadata"] or w["metadata"].get("finalizers")
+            ]
+
+
+@dataclass
+class World:
+    """A cluster of two nodes; `controller` is what happens while time passes."""
+
+    cluster: FakeCluster
+    cloud: FakeCloud = field(default_factory=lambda: FakeCloud({"instances": ["i-1", "i-2"]}))
+    said: list[str] = field(default_factory=list)
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def drain(self, *, delete_foreign: bool = False, timeout_seconds: float = 600) -> None:
+        Draining(
+            cluster=self.cluster,
+            cloud=self.cloud,
+            deployment=DEPLOYMENT,
+            timeout_seconds=timeout_seconds,
+            delete_foreign=delete_foreign,
+            clock=self.clock,
+            say=self.said.append,
+        ).run()
+
+    @property
+    def left(self) -> dict[str, list[Wire]]:
+        return {path: wires for path, wires in self.cluster.objects.items() if wires}
+
+
+def world(*pools: Wire, with_controller: bool = True) -> World:
+    held = {"finalizers": ["karpenter.sh/termination"]}
+    cluster = FakeCluster(
+        {
+            POOLS: list(pools),
+            CLAIMS: [named("c-1", **held), named("c-2", **held)],
+            NODES: [named("n-1", **held), named("n-2", **held)],
+            CLASSES: [named("default", finalizers=["karpenter.k8s.aws/termination"])],
+        }
+    )
+    made = World(cluster)
+
+    def controller(now: float) -> None:
+        if now >= 30 and with_controller:
+            for claim in made.cluster.list(CLAIMS):
+                if "deletionTimestamp" in claim["metadata"]:
+                    made.cluster.objects[NODES].clear()
+                    made.cloud.left.clear()
+            made.cluster.finalize(CLAIMS)
+            made.cluster.finalize(CLASSES)
+
+    made.clock.passed = controller
+    return made
+
+
+def test_the_controller_drains_every_node_before_it_goes() -> None:
+    here = world(pool("default"))
+
+    here.drain()
+
+    assert here.left == {}
+    assert here.cloud.instances() == []
+    assert here.said[0] == "deleting NodePool default of organization/joiner/dev"
+    assert here.said[1] == "draining: 2 nodes, 2 NodeClaims, 2 instances to go"
+    assert here.said[-1] == "every node is gone"
+    assert not any("by their tags" in line for line in here.said)
+
+
+def test_progress_is_said_even_when_nothing_moves() -> None:
+    here = world(pool("default"))
+
+    here.drain()
+
+    assert len([line for line in here.said if line.startswith("draining: 2 nodes")]) >= 2
+
+
+def test_pools_that_no_stack_owns_are_named_and_nothing_is_touched() -> None:
+    here = world(pool("default"), pool("by-hand", owned=False))
+
+    with pytest.raises(ForeignNodePoolsError, match="by-hand"):
+        here.drain()
+
+    assert len(here.cluster.objects[POOLS]) == 2
+    assert all("deletionTimestamp" not in c["metadata"] for c in here.cluster.objects[CLAIMS])
+
+
+def test_pools_that_no_stack_owns_go_too_where_that_is_allowed() -> None:
+    here = world(pool("by-hand", owned=False))
+
+    here.drain(delete_foreign=True)
+
+    assert here.left == {}
+    assert here.said[0] == "deleting NodePool by-hand of nobody"
+
+
+def test_claims_without_a_pool_go_as_well() -> None:
+    here = world()
+
+    here.drain()
+
+    assert here.left == {}
+
+
+def test_a_controller_that_does_not_finish_is_given_up() -> None:
+    here = world(pool("default"), with_controller=False)
+
+    here.drain(timeout_seconds=120)
+
+    assert here.left == {}
+    assert here.cloud.instances() == []
+    assert "nodes are not drained after 120 s: terminating 2 instances by their tags" in here.said
+
+
+def test_a_controller_that_is_gone_is_not_waited_for() -> None:
+    here = world(pool("default"), with_controller=False)
+    here.cluster.ready_replicas = None
+
+    here.drain(timeout_seconds=3600)
+
+    assert here.left == {}
+    assert here.clock.now == 0
+    assert "the controller is gone: terminating 2 instances by their tags" in here.said
+
+
+def test_controllers_that_never_get_ready_are_given_up() -> None:
+    here = world(pool("default"), with_controller=False)
+    here.cluster.ready_replicas = 0
+
+    here.drain(timeout_seconds=3600)
+
+    assert here.left == {}
+    assert here.clock.now < 120
+    assert any(line.startswith("no controller has been ready for") for line in here.said)
+
+
+def test_a_controller_that_is_replaced_meanwhile_is_waited_for() -> None:
+    here = world(pool("default"))
+    controller = here.clock.passed
+
+    def rolling(now: float) -> None:
+        here.cluster.ready_replicas = 0 if now < 20 else 1
+        controller(now)
+
+    here.clock.passed = rolling
+    here.drain()
+
+    assert here.said[-1] == "every node is gone"
+
+
+def test_an_empty_cluster_is_drained_at_once() -> None:
+    here = World(FakeCluster({}), FakeCloud())
+
+    here.drain()
+
+    assert here.said == ["every node is gone"]
+    assert here.clock.now == 0
+
+
+def test_nothing_left_is_proven_by_a_look_that_finds_nothing() -> None:
+    said: list[str] = []
+
+    prove_nothing_is_left(FakeCloud(), clock=FakeClock(), say=said.append)
+
+    assert said == [
+        "nothing is left: no instance, volume, network interface, launch template or profile"
+    ]
+
+
+def test_what_is_left_behind_is_named_and_removed() -> None:
+    said: list[str] = []
+    cloud = FakeCloud({"volumes": ["vol-1"], "instances": ["i-9"]})
+
+    prove_nothing_is_left(cloud, clock=FakeClock(), say=said.append)
+
+    assert "1 volumes: vol-1" in said[0]
+    assert "1 instances: i-9" in said[0]
+    assert said[-1].startswith("nothing is left")
+
+
+def test_what_cannot_be_removed_fails_the_destroy_by_name() -> None:
+    cloud = FakeCloud({"network interfaces": ["eni-1"]}, lasting=True)
+
+    with pytest.raises(StillThereError, match="eni-1"):
+        prove_nothing_is_left(cloud, clock=FakeClock(), say=lambda line: None)

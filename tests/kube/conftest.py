@@ -1,0 +1,58 @@
+"""A real control plane with Joiner's custom resources, and the client under test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controller.kube.access import from_kubeconfig
+from controller.kube.client import Client
+from testbed.cluster import Cluster
+from testbed.kubeclient import KubeClient, Kubeconfig
+
+CRDS = Path(__file__).parents[2] / "crds"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(directory=tmp_path_factory.mktemp("kube") / "cluster") as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    """The testbed's own client, for what the port does not ask for."""
+    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Client]:
+    async with Client(from_kubeconfig(cluster.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(admin: KubeClient) -> str:
+    """A namespace of the test's own."""
+    name = f"kube-{next(_numbers)}"
+    await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    return name
+
+
+@pytest.fixture
+async def custom_resources(admin: KubeClient) -> None:
+    """The custom resources, installed."""
+    installed, _ = await admin.list(DEFINITIONS)
+    names = {definition["metadata"]["name"] for definition in installed}
+    for file in sorted(CRDS.glob("*.yaml")):
+        definition = yaml.safe_load(file.read_text())
+        if definition["metadata"]["name"] not in names:
+            await admin.create(DEFINITIONS, definition)

@@ -1,0 +1,204 @@
+"""The client keeps the port's promises against a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.apis import kinds
+from controller.apiserver.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.apiserver.port import ApiServer, Change
+from controller.kube.access import TokenFile, from_kubeconfig
+from controller.kube.client import Client
+from testbed.cluster import Cluster
+from testbed.kubeclient import KubeClient
+
+pytestmark = pytest.mark.cluster
+
+POD_SPEC = {"containers": [{"name": "c", "image": "none"}]}
+
+
+async def create_pod(api: Client, namespace: str, name: str, **spec: Any) -> str:
+    """Create a pod as soon as its namespace has a service account; return its uid."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                body = {
+                    "metadata": {"name": name, "labels": {"app": "web"}},
+                    "spec": POD_SPEC | spec,
+                }
+                return (await api.create(kinds.POD, body, namespace)).metadata.uid
+            except ForbiddenError:  # the namespace has no service account yet
+                await asyncio.sleep(0.1)
+
+
+async def first(changes: AsyncIterator[Change[Any]], type_: str, name: str = "") -> Any:
+    async with asyncio.timeout(30):
+        async for change in changes:
+            found = change.object.metadata.name if change.object else ""
+            if change.type == type_ and name in ("", found):
+                return change.object
+    raise AssertionError("a watch never ends")
+
+
+def test_it_is_an_api_server(cluster: Cluster) -> None:
+    port: ApiServer = Client(from_kubeconfig(cluster.kubeconfig))
+    assert port
+
+
+async def test_objects_are_created_read_changed_and_deleted(api: Client, namespace: str) -> None:
+    body = {"metadata": {"generateName": "l-"}, "spec": {"holderIdentity": "me"}}
+    created = await api.create(kinds.LEASE, body, namespace)
+    name = created.metadata.name
+
+    patched = await api.patch(
+        kinds.LEASE, name, {"spec": {"holderIdentity": None}}, namespace=namespace
+    )
+    assert patched.spec.holder_identity == ""
+    assert await api.get(kinds.LEASE, name, namespace) == patched
+
+    await api.delete(kinds.LEASE, name, namespace=namespace, uid=created.metadata.uid)
+    with pytest.raises(NotFoundError):
+        await api.get(kinds.LEASE, name, namespace)
+
+
+async def test_status_is_written_apart(api: Client) -> None:
+    await api.create(kinds.NODE, {"metadata": {"name": "status-apart"}})
+    patch = {"spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "2"}}}
+    node = await api.patch(kinds.NODE, "status-apart", patch, subresource="status")
+    assert (node.spec.unschedulable, node.status.capacity) == (False, {"cpu": "2"})
+    await api.delete(kinds.NODE, "status-apart")
+
+
+async def test_what_changed_meanwhile_is_a_conflict(api: Client, namespace: str) -> None:
+    lease = await api.create(kinds.LEASE, {"metadata": {"name": "l"}}, namespace)
+    await api.patch(kinds.LEASE, "l", {"spec": {"holderIdentity": "x"}}, namespace=namespace)
+    old = lease.metadata.resource_version
+    with pytest.raises(ConflictError):
+        await api.patch(kinds.LEASE, "l", {}, namespace=namespace, resource_version=old)
+    with pytest.raises(ConflictError):
+        await api.replace(
+            kinds.LEASE, {"metadata": {"name": "l", "resourceVersion": old}}, namespace
+        )
+    with pytest.raises(ConflictError):
+        await api.create(kinds.LEASE, {"metadata": {"name": "l"}}, namespace)
+
+
+async def test_another_object_of_the_same_name_is_a_conflict(api: Client, namespace: str) -> None:
+    await api.create(kinds.LEASE, {"metadata": {"name": "l"}}, namespace)
+    other = "11111111-2222-3333-4444-555555555555"
+    with pytest.raises(ConflictError):
+        await api.patch(
+            kinds.LEASE, "l", {"metadata": {"labels": {"a": "b"}}}, namespace=namespace, uid=other
+        )
+    with pytest.raises(ConflictError):
+        await api.delete(kinds.LEASE, "l", namespace=namespace, uid=other)
+
+
+async def test_a_list_is_complete_however_many_pages_it_has(api: Client, namespace: str) -> None:
+    names = [f"lease-{number:04d}" for number in range(1050)]
+    await asyncio.gather(
+        *(api.create(kinds.LEASE, {"metadata": {"name": name}}, namespace) for name in names)
+    )
+    found = await api.list(kinds.LEASE, namespace=namespace)
+    assert [lease.metadata.name for lease in found] == names
+
+
+async def test_lists_can_be_narrowed(api: Client, namespace: str) -> None:
+    for name, app in (("a", "web"), ("b", "db")):
+        body = {"metadata": {"name": name, "labels": {"app": app}}}
+        await api.create(kinds.LEASE, body, namespace)
+    found = await api.list(kinds.LEASE, namespace=namespace, label_selector="app=db")
+    assert [lease.metadata.name for lease in found] == ["b"]
+    found = await api.list(kinds.LEASE, namespace=namespace, field_selector="metadata.name=a")
+    assert [lease.metadata.name for lease in found] == ["a"]
+
+
+async def test_a_watch_lists_and_then_tells_every_change(api: Client, namespace: str) -> None:
+    await api.create(kinds.LEASE, {"metadata": {"name": f"{namespace}-1"}}, namespace)
+    changes = api.watch(kinds.LEASE)
+    await first(changes, "RESET")
+    await first(changes, "ADDED", f"{namespace}-1")
+    await first(changes, "SYNCED")
+    name = f"{namespace}-2"
+    await api.create(kinds.LEASE, {"metadata": {"name": name}}, namespace)
+    await first(changes, "ADDED", name)
+    await api.patch(kinds.LEASE, name, {"spec": {"holderIdentity": "x"}}, namespace=namespace)
+    assert (await first(changes, "MODIFIED", name)).spec.holder_identity == "x"
+    await api.delete(kinds.LEASE, name, namespace=namespace)
+    await first(changes, "DELETED", name)
+
+
+async def test_evictions_ask_the_disruption_budget(api: Client, namespace: str) -> None:
+    selector = {"matchLabels": {"app": "web"}}
+    budget = {"metadata": {"name": "b"}, "spec": {"selector": selector, "minAvailable": 1}}
+    await api.create(kinds.POD_DISRUPTION_BUDGET, budget, namespace)
+    uid = await create_pod(api, namespace, "p")
+    # A pod that is not bound is not counted by budgets, so it may go; one that runs may not.
+    await api.patch(
+        kinds.POD, "p", {"status": {"phase": "Running"}}, namespace=namespace, subresource="status"
+    )
+    with pytest.raises(TooManyRequestsError):
+        await api.evict("p", namespace, uid=uid)
+    await api.delete(kinds.POD_DISRUPTION_BUDGET, "b", namespace=namespace)
+    await api.evict("p", namespace, uid=uid)
+    with pytest.raises(NotFoundError):
+        await api.evict("p", namespace, uid=uid)
+
+
+@pytest.mark.usefixtures("custom_resources")
+async def test_a_rule_that_refuses_says_so_in_its_own_words(api: Client) -> None:
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    requirement = {"key": "karpenter.sh/nodepool", "operator": "Exists"}
+    spec = {"nodeClassRef": reference, "requirements": [requirement]}
+    body = {"metadata": {"name": "wrong"}, "spec": {"template": {"spec": spec}}}
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                with pytest.raises(InvalidError, match="is set by the controller"):
+                    await api.create(kinds.NODE_POOL, body)
+                return
+            except NotFoundError:  # a definition takes a moment to be served
+                await asyncio.sleep(0.1)
+
+
+async def test_a_token_is_read_again_when_its_file_changes(
+    cluster: Cluster, admin: KubeClient, namespace: str, tmp_path: Path
+) -> None:
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    await admin.create(account, {"metadata": {"name": "nobody"}})
+    granted = await admin.create(f"{account}/nobody/token", {"spec": {}})
+    file = tmp_path / "token"
+    file.write_text("stale")
+    access = replace(
+        from_kubeconfig(cluster.kubeconfig), certificate="", key="", token_file=TokenFile(file)
+    )
+    async with Client(access) as api:
+        with pytest.raises(ForbiddenError) as unknown:
+            await api.list(kinds.NODE)
+        assert unknown.value.status == 401
+
+        file.write_text(granted["status"]["token"])
+        with pytest.raises(ForbiddenError) as known:
+            await api.list(kinds.NODE)
+        assert known.value.status == 403
+        assert f"system:serviceaccount:{namespace}:nobody" in str(known.value)
+
+
+async def test_a_server_that_is_not_there_is_unavailable(cluster: Cluster) -> None:
+    access = replace(from_kubeconfig(cluster.kubeconfig), server="https://127.0.0.1:1")
+    async with Client(access) as api:
+        with pytest.raises(UnavailableError):
+            await api.create(kinds.NODE, {"metadata": {"name": "n"}})

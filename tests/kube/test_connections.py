@@ -1,0 +1,207 @@
+"""What the client sends, and how it takes what breaks between it and the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from controller.apis import kinds
+from controller.apiserver.errors import TooManyRequestsError
+from controller.kube import watching
+from controller.kube.access import Access
+from controller.kube.client import Client
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Script:
+    """An API server for nodes that gives the prepared answers in turn, and notes the questions."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.asked: list[dict[str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(dict(request.query))
+        if not self.answers:
+            await asyncio.Event().wait()
+        return await self.answers.pop(0)(request)
+
+    def versions(self) -> list[str]:
+        """The version asked for by each watch, and `list` for each list."""
+        return [q.get("resourceVersion", "list") for q in self.asked]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+async def api(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    monkeypatch.setattr(watching, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "SILENCE_SECONDS", 0.3)
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", script.answer)
+    server = TestServer(application, host="127.0.0.1", shutdown_timeout=0)
+    async with server, Client(Access(server=str(server.make_url("")).rstrip("/"))) as client:
+        yield client
+
+
+def node(name: str, version: str, **parts: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": version}, **parts}
+
+
+def listed(version: str, *items: Any, more: str = "") -> Answer:
+    async def answer(_: web.Request) -> web.Response:
+        metadata = {"resourceVersion": version, "continue": more}
+        return web.json_response({"metadata": metadata, "items": list(items) or None})
+
+    return answer
+
+
+def refused(status: int, message: str = "no") -> Answer:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "message": message}, status=status)
+
+    return answer
+
+
+def told(*events: tuple[str, Any], then: str = "end", cut: bytes = b"") -> Answer:
+    """Answer a watch with events; then `end` it, `break` it within a line, or fall `silent`."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for type_, value in events:
+            line = msgspec.json.encode({"type": type_, "object": value}) + b"\n"
+            middle = len(line) // 2
+            await response.write(line[:middle])
+            await response.write(line[middle:])
+        await response.write(cut)
+        if then == "break":
+            assert request.transport is not None
+            request.transport.close()
+        if then == "silent":
+            await asyncio.Event().wait()
+        return response
+
+    return answer
+
+
+async def heard(api: Client, count: int) -> list[str]:
+    seen: list[str] = []
+    async with asyncio.timeout(20):
+        async for change in api.watch(kinds.NODE):
+            name = change.object.metadata.name if change.object else ""
+            seen.append(f"{change.type} {name}".strip())
+            if len(seen) == count:
+                break
+    return seen
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was(script: Script, api: Client) -> None:
+    script.answers = [
+        listed("5", node("a", "3")),
+        told(("MODIFIED", node("a", "6")), ("BOOKMARK", node("", "9"))),
+        told(("DELETED", node("a", "12")), then="silent"),
+    ]
+    assert await heard(api, 5) == ["RESET", "ADDED a", "SYNCED", "MODIFIED a", "DELETED a"]
+    assert script.versions() == ["list", "5", "9"]
+
+
+async def test_a_line_cut_in_half_is_asked_for_again(script: Script, api: Client) -> None:
+    script.answers = [
+        listed("5"),
+        told(("ADDED", node("a", "6")), then="break", cut=b'{"type":"ADDED","obj'),
+        told(("ADDED", node("b", "7")), then="silent"),
+    ]
+    assert await heard(api, 4) == ["RESET", "SYNCED", "ADDED a", "ADDED b"]
+    assert script.versions() == ["list", "5", "6"]
+
+
+async def test_an_answer_that_is_no_kubernetes_is_not_the_end(script: Script, api: Client) -> None:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="<html>\nbad gateway\n</html>\n")
+
+    script.answers = [listed("5"), page, told(("ADDED", node("a", "6")), then="silent")]
+    assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
+
+
+async def test_silence_is_taken_for_a_broken_connection(script: Script, api: Client) -> None:
+    script.answers = [
+        listed("5"),
+        told(then="silent"),
+        told(("ADDED", node("a", "6")), then="silent"),
+    ]
+    assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param(refused(410), id="before the watch begins"),
+        pytest.param(told(("ERROR", {"code": 410, "message": "too old"})), id="within the watch"),
+    ],
+)
+async def test_a_version_the_server_forgot_makes_a_new_list(
+    script: Script, api: Client, gone: Answer
+) -> None:
+    script.answers = [listed("5", node("a", "3")), gone, listed("20", node("b", "19"))]
+    expected = ["RESET", "ADDED a", "SYNCED", "RESET", "ADDED b", "SYNCED"]
+    assert await heard(api, 6) == expected
+    assert script.versions() == ["list", "5", "list"]
+
+
+async def test_a_list_that_expires_between_pages_begins_anew(script: Script, api: Client) -> None:
+    script.answers = [listed("5", node("a", "3"), more="x"), refused(410), listed("6")]
+    assert await heard(api, 4) == ["RESET", "ADDED a", "RESET", "SYNCED"]
+    assert script.asked[1]["continue"] == "x"
+
+
+async def test_no_refusal_ends_a_watch(script: Script, api: Client) -> None:
+    script.answers = [refused(403), refused(404), listed("5"), refused(403), listed("1")]
+    assert await heard(api, 4) == ["RESET", "RESET", "RESET", "SYNCED"]
+
+
+async def test_an_object_that_cannot_be_read_hides_no_other(
+    script: Script, api: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = node("broken", "4", spec={"taints": "all of them"})
+    script.answers = [
+        listed("5", broken, node("a", "3")),
+        told(("ADDED", broken), ("ADDED", node("b", "6")), then="silent"),
+    ]
+    assert await heard(api, 4) == ["RESET", "ADDED a", "SYNCED", "ADDED b"]
+    assert "cannot be read" in caplog.text
+
+
+async def test_reads_are_repeated_when_the_server_is_busy(script: Script, api: Client) -> None:
+    script.answers = [refused(429), refused(503), listed("5", node("a", "3"))]
+    assert [n.metadata.name for n in await api.list(kinds.NODE)] == ["a"]
+
+
+async def test_an_eviction_that_a_budget_forbids_is_not_repeated(
+    script: Script, api: Client
+) -> None:
+    script.answers = [refused(429, "Cannot evict pod")]
+    with pytest.raises(TooManyRequestsError, match="Cannot evict pod"):
+        await api.evict("p", "default", uid="u")
+    assert len(script.asked) == 1
+
+
+async def test_every_write_bears_the_same_field_manager(script: Script, api: Client) -> None:
+    async def written(_: web.Request) -> web.Response:
+        return web.json_response(node("a", "1"))
+
+    script.answers = [written] * 3
+    await api.create(kinds.NODE, node("a", ""))
+    await api.patch(kinds.NODE, "a", {"spec": {}})
+    await api.replace(kinds.NODE, node("a", "1"))
+    assert [question.get("fieldManager") for question in script.asked] == ["karpenter"] * 3

@@ -1,0 +1,157 @@
+"""The reconcilers hear of what concerns them: a node's whole life, moved by nudges alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.pods import Pod
+from controller.apis.taints import Taint
+from controller.apiserver.fake import FakeApiServer
+from controller.cloudprovider.fake import FakeCloud
+from controller.manager.assembly import Assembly, Ports
+from controller.manager.metering import MeteredCloud
+from controller.manager.watches import WATCHED_BY_KOPF, Watches
+from controller.options import Options
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.state.cluster import Cluster
+from controller.state.snapshot import Snapshot
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
+
+OPTIONS = Options(
+    cluster_name="joiner",
+    batch_idle_duration=timedelta(milliseconds=10),
+    batch_max_duration=timedelta(milliseconds=100),
+)
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class LivingCloud(FakeCloud):
+    async def start(self) -> None: ...
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+    return schedule(pods, snapshot=snapshot)
+
+
+class World:
+    """A whole controller on fakes, with verbs for what happens outside of it."""
+
+    def __init__(self) -> None:
+        self.api = FakeApiServer()
+        self.cloud = LivingCloud()
+        self.metrics = Metrics()
+        self.cluster = Cluster()
+        ports = Ports(
+            api=self.api,
+            cloud=MeteredCloud(self.cloud, self.metrics),
+            cluster=self.cluster,
+            recorder=Recorder(self.api, clock),
+            metrics=self.metrics,
+            clock=clock,
+            solve=solve,
+        )
+        self.assembly = Assembly(ports, OPTIONS)
+        self.cluster.tell(self.assembly.told)
+        self.watches = Watches(self.api, self.cluster)
+
+    async def live(self) -> None:
+        await self.watches.list_custom_resources()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watches.run())
+            for kind in WATCHED_BY_KOPF:
+                tasks.create_task(self.watch(kind))
+            await self.watches.until_synced()
+            tasks.create_task(self.assembly.run())
+
+    async def watch(self, kind: kinds.Kind[kinds.KubernetesObject]) -> None:
+        """Tell of custom resources, as Kopf does."""
+        async for change in self.api.watch(kind):
+            if change.object is not None:
+                self.watches.take(kind, change)
+
+    async def claim(self, condition: str) -> NodeClaim:
+        """Wait for a claim of which a condition holds, and return it."""
+        async with asyncio.timeout(20):
+            async for change in self.api.watch(kinds.NODE_CLAIM):
+                claim = change.object
+                if claim is not None and conditions.is_true(claim.status.conditions, condition):
+                    return claim
+        raise AssertionError("a watch never ends")
+
+    def join(self, claim: NodeClaim) -> None:
+        """Let the claim's instance register its node, ready."""
+        node = Node(
+            metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
+            spec=NodeSpec(
+                provider_id=claim.status.provider_id,
+                taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")],
+            ),
+            status=NodeStatus(
+                capacity=claim.status.capacity,
+                allocatable=claim.status.allocatable,
+                conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
+            ),
+        )
+        self.api.seed(node)
+
+    def bind(self, name: str, node: str) -> None:
+        pod = self.api.find(kinds.POD, name, "default")
+        assert pod is not None
+        self.api.seed(
+            msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+        )
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    task = asyncio.create_task(world.live())
+    yield world
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
+    world: World,
+) -> None:
+    world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
+
+    launched = await world.claim("Launched")
+    world.join(launched)
+    ready = await world.claim(INITIALIZED)
+    node = ready.status.node_name
+    world.bind("web", node)
+    async with asyncio.timeout(20):
+        async for pool in world.api.watch(kinds.NODE_POOL):
+            if pool.object is not None and pool.object.status.nodes == 1:
+                break
+
+    await world.api.delete(kinds.POD, "web", namespace="default", grace_period_seconds=0)
+    await world.api.delete(kinds.NODE_CLAIM, ready.metadata.name)
+    async with asyncio.timeout(30):
+        async for change in world.api.watch(kinds.NODE_CLAIM):
+            if change.type == "DELETED":
+                break
+    assert world.api.objects(kinds.NODE) == []
+    called = {"controller": "nodeclaim.lifecycle", "method": "Create", "provider": "fake"}
+    name = "karpenter_cloudprovider_duration_seconds_count"
+    assert world.metrics.registry.get_sample_value(name, called) == 1

@@ -1,0 +1,169 @@
+"""At most one acts at any time, and somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from controller.apis.kinds import LEASE
+from controller.apiserver.errors import ConflictError, UnavailableError
+from controller.apiserver.fake import FakeApiServer
+from controller.manager.leadership import Fence, Leadership, LeadershipLostError, Timing
+
+QUICK = Timing(
+    lease=timedelta(seconds=1),
+    renew_deadline=timedelta(seconds=0.5),
+    retry=timedelta(seconds=0.05),
+    last_moment=timedelta(seconds=0.1),
+)
+
+
+class Candidate:
+    """A contender for the Lease, and whether it acts."""
+
+    def __init__(self, api: FakeApiServer, name: str) -> None:
+        self.leadership = Leadership(api, "kube-system", "lease", name, QUICK)
+        self.acting = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.task = asyncio.create_task(self.leadership.hold(self.act))
+
+    async def act(self) -> None:
+        self.acting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.acting.clear()
+            self.stopped.set()
+
+    async def leads(self) -> None:
+        async with asyncio.timeout(20):
+            await self.acting.wait()
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+class Election:
+    def __init__(self) -> None:
+        self.api = FakeApiServer()
+        self.candidates: list[Candidate] = []
+
+    def enter(self, name: str) -> Candidate:
+        self.candidates.append(Candidate(self.api, name))
+        return self.candidates[-1]
+
+    @property
+    def holder(self) -> str:
+        lease = self.api.find(LEASE, "lease", "kube-system")
+        return lease.spec.holder_identity if lease is not None else ""
+
+
+@pytest.fixture
+async def election() -> AsyncIterator[Election]:
+    election = Election()
+    yield election
+    for candidate in election.candidates:
+        await candidate.stop()
+
+
+async def test_the_first_acts_and_the_second_waits(election: Election) -> None:
+    first = election.enter("first")
+    await first.leads()
+    second = election.enter("second")
+    before = election.api.find(LEASE, "lease", "kube-system")
+    async with asyncio.timeout(20):
+        # The first renews for longer than the Lease lasts, and the second still waits.
+        began = time.monotonic()
+        while time.monotonic() < began + 1.5 * QUICK.lease.total_seconds():
+            assert not second.acting.is_set()
+            await asyncio.sleep(0.05)
+    after = election.api.find(LEASE, "lease", "kube-system")
+    assert before is not None
+    assert after is not None
+    assert election.holder == "first"
+    assert after.spec.renew_time != before.spec.renew_time
+    assert after.spec.lease_transitions == 0
+
+
+async def test_a_leader_that_stops_gives_the_lease_back(election: Election) -> None:
+    first = election.enter("first")
+    await first.leads()
+    second = election.enter("second")
+    await first.stop()
+    assert first.stopped.is_set()
+    assert election.holder in ("", "second")
+    await second.leads()
+    lease = election.api.find(LEASE, "lease", "kube-system")
+    assert lease is not None
+    assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("second", 1)
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_can_follow(
+    election: Election,
+) -> None:
+    first = election.enter("first")
+    await first.leads()
+    election.api.refuse("patch", UnavailableError("down", status=503), kind=LEASE, times=100)
+    refused_at = time.monotonic()
+    async with asyncio.timeout(20):
+        await first.stopped.wait()
+    # The Lease lasts from the last renewal; whoever follows waits at least that long.
+    assert time.monotonic() - refused_at < QUICK.lease.total_seconds()
+    with pytest.raises(LeadershipLostError):
+        await first.task
+
+
+async def test_a_leader_whose_lease_was_taken_stops(election: Election) -> None:
+    first = election.enter("first")
+    await first.leads()
+    await election.api.patch(
+        LEASE, "lease", {"spec": {"holderIdentity": "thief"}}, namespace="kube-system"
+    )
+    with pytest.raises(LeadershipLostError):
+        await first.task
+    assert first.stopped.is_set()
+    assert election.holder == "thief"
+
+
+async def test_one_conflict_does_not_cost_the_lease(election: Election) -> None:
+    first = election.enter("first")
+    await first.leads()
+    before = election.api.find(LEASE, "lease", "kube-system")
+    election.api.refuse("patch", ConflictError("changed", status=409), kind=LEASE)
+    async with asyncio.timeout(20):
+        async for change in election.api.watch(LEASE):
+            if change.object not in (None, before):
+                break
+    assert first.acting.is_set()
+
+
+async def test_what_the_leader_raises_is_raised_and_the_lease_given_back() -> None:
+    api = FakeApiServer()
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await Leadership(api, "kube-system", "lease", "me", QUICK).hold(fail)
+    lease = api.find(LEASE, "lease", "kube-system")
+    assert lease is not None
+    assert lease.spec.holder_identity == ""
+
+
+def test_a_process_too_stuck_to_stop_itself_is_ended() -> None:
+    ended = threading.Event()
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    with Fence(QUICK, time.monotonic(), end):
+        assert ended.wait(20)
+    assert codes == [70]

@@ -1,0 +1,184 @@
+"""Loops look at a key once at a time, as often as needed and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from controller.apiserver.errors import ConflictError
+from controller.manager import loops
+from controller.manager.loops import Loop, Singleton
+from controller.telemetry.metrics import Metrics
+
+Pass = Callable[[str], Awaitable[timedelta | None]]
+
+
+class Scripted:
+    """A reconciler that notes its passes and does what the test wants."""
+
+    def __init__(self, do: Pass | None = None) -> None:
+        self.passes: list[str] = []
+        self._do = do
+        self._changed = asyncio.Event()
+
+    async def reconcile(self, key: str) -> timedelta | None:
+        self.passes.append(key)
+        self._changed.set()
+        return await self._do(key) if self._do is not None else None
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.passes) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@asynccontextmanager
+async def running(reconciler: Scripted, metrics: Metrics, workers: int = 4) -> AsyncIterator[Loop]:
+    loop = Loop("x", reconciler, metrics, workers)
+    task = asyncio.create_task(loop.run())
+    await asyncio.sleep(0)
+    try:
+        yield loop
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_a_key_nudged_many_times_is_looked_at_once(metrics: Metrics) -> None:
+    reconciler = Scripted()
+    async with running(reconciler, metrics) as loop:
+        for key in ("a", "a", "b", "a"):
+            loop.nudge(key)
+        await reconciler.until(2)
+    assert reconciler.passes == ["a", "b"]
+
+
+async def test_a_key_nudged_while_it_is_worked_on_is_looked_at_again_afterwards(
+    metrics: Metrics,
+) -> None:
+    gate, underway = asyncio.Event(), 0
+    most = 0
+
+    async def wait(_: str) -> None:
+        nonlocal underway, most
+        underway += 1
+        most = max(most, underway)
+        await gate.wait()
+        underway -= 1
+
+    reconciler = Scripted(wait)
+    async with running(reconciler, metrics) as loop:
+        loop.nudge("a")
+        await reconciler.until(1)
+        loop.nudge("a")
+        loop.nudge("a")
+        gate.set()
+        await reconciler.until(2)
+    assert (reconciler.passes, most) == (["a", "a"], 1)
+
+
+async def test_different_keys_are_worked_on_together(metrics: Metrics) -> None:
+    together = asyncio.Barrier(3)
+
+    async def meet(_: str) -> None:
+        await together.wait()
+
+    reconciler = Scripted(meet)
+    async with running(reconciler, metrics, workers=3) as loop:
+        for key in "abc":
+            loop.nudge(key)
+        await reconciler.until(3)
+
+
+async def test_a_key_comes_back_when_the_reconciler_says_so(metrics: Metrics) -> None:
+    async def soon(_: str) -> timedelta:
+        return timedelta(milliseconds=1)
+
+    reconciler = Scripted(soon)
+    async with running(reconciler, metrics) as loop:
+        loop.nudge("a")
+        await reconciler.until(3)
+
+
+async def test_a_nudge_takes_the_place_of_a_later_look(metrics: Metrics) -> None:
+    pauses = iter([timedelta(hours=1), None, None])
+
+    async def once(_: str) -> timedelta | None:
+        return next(pauses)
+
+    reconciler = Scripted(once)
+    async with running(reconciler, metrics) as loop:
+        loop.nudge("a")
+        await reconciler.until(1)
+        loop.nudge("a")
+        await reconciler.until(2)
+        assert loop._timers == {}
+
+
+async def test_a_failure_is_tried_again_and_forgotten_after_a_success(metrics: Metrics) -> None:
+    failures = iter([ConflictError("changed", status=409), ValueError("odd"), None])
+
+    async def fail(_: str) -> None:
+        if (exc := next(failures)) is not None:
+            raise exc
+
+    reconciler = Scripted(fail)
+    async with running(reconciler, metrics) as loop:
+        loop.nudge("a")
+        await reconciler.until(3)
+        await asyncio.sleep(0)
+        assert loop._failures == {}
+    errors = metrics.registry.get_sample_value(
+        "controller_runtime_reconcile_errors_total", {"controller": "x"}
+    )
+    assert errors == 2
+
+
+def test_pauses_after_failures_grow_up_to_a_minute() -> None:
+    pauses = [loops.back_off(failures) for failures in range(1, 100)]
+    assert pauses[:3] == [0.05, 0.1, 0.2]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 60
+
+
+async def test_nudges_are_forgotten_while_nobody_works(metrics: Metrics) -> None:
+    reconciler = Scripted()
+    loop = Loop("x", reconciler, metrics)
+    loop.nudge("early")
+    async with running(reconciler, metrics) as loop:
+        loop.nudge("a")
+        await reconciler.until(1)
+    loop.nudge("late")
+    assert reconciler.passes == ["a"]
+
+
+async def test_rounds_go_on_after_a_failure(metrics: Metrics) -> None:
+    class Rounds:
+        def __init__(self) -> None:
+            self.count = 0
+            self.done = asyncio.Event()
+
+        async def run_once(self) -> timedelta:
+            self.count += 1
+            if self.count == 1:
+                raise ConflictError("changed", status=409)
+            self.done.set()
+            return timedelta(hours=1)
+
+    rounds = Rounds()
+    task = asyncio.create_task(Singleton("x", rounds, metrics).run())
+    async with asyncio.timeout(20):
+        await rounds.done.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert rounds.count == 2

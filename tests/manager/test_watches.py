@@ -1,0 +1,125 @@
+"""The mirror follows the cluster, and whoever cares is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller.apis import kinds
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import NodeClassReference
+from controller.apis.nodes import Node
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.fake import FakeApiServer
+from controller.apiserver.port import Change
+from controller.manager import watches as room
+from controller.manager.watches import Watches
+from controller.state.cluster import Cluster
+
+
+class World:
+    def __init__(self) -> None:
+        self.api = FakeApiServer()
+        self.cluster = Cluster()
+        self.told: list[tuple[str, str | None, str | None]] = []
+        self.cluster.tell(self.note)
+        self.watches = Watches(self.api, self.cluster)
+        self._noted = asyncio.Event()
+
+    def note(self, kind: Kind[Any], before: Any, after: Any) -> None:
+        names = [value and value.metadata.name for value in (before, after)]
+        self.told.append((kind.plural, *names))
+        self._noted.set()
+
+    async def until_told(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.told) < count:
+                self._noted.clear()
+                await self._noted.wait()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    world.api.seed(Node(metadata=ObjectMeta(name="old")))
+    tasks = [asyncio.create_task(world.watches.run())]
+    await world.watches.list_custom_resources()
+    async with asyncio.timeout(20):
+        await world.watches.until_synced()
+    yield world
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def make_claim(name: str) -> NodeClaim:
+    reference = NodeClassReference(group="g", kind="k", name="n")
+    return NodeClaim(metadata=ObjectMeta(name=name), spec=NodeClaimSpec(node_class_ref=reference))
+
+
+async def test_what_was_there_before_is_known_but_not_news(world: World) -> None:
+    assert [n.metadata.name for n in world.cluster.list(kinds.NODE)] == ["old"]
+    assert world.told == []
+
+
+async def test_every_change_is_told_with_what_was_before(world: World) -> None:
+    await world.api.create(kinds.NODE, {"metadata": {"name": "new"}})
+    await world.api.patch(kinds.NODE, "new", {"spec": {"unschedulable": True}})
+    await world.api.delete(kinds.NODE, "new")
+    await world.until_told(3)
+    assert world.told == [
+        ("nodes", None, "new"),
+        ("nodes", "new", "new"),
+        ("nodes", "new", None),
+    ]
+
+
+async def test_what_vanished_while_nobody_watched_is_told_after_a_new_list(world: World) -> None:
+    world.api.break_watches()
+    await world.api.delete(kinds.NODE, "old")
+    await world.until_told(1)
+    assert world.told == [("nodes", "old", None)]
+    assert world.cluster.list(kinds.NODE) == ()
+
+
+async def test_our_own_write_is_told_once_though_it_comes_back(world: World) -> None:
+    created = await world.api.create(kinds.NODE, {"metadata": {"name": "mine"}})
+    world.cluster.observe(kinds.NODE, created)
+    await world.api.create(kinds.NODE, {"metadata": {"name": "next"}})
+    await world.until_told(2)
+    assert world.told == [("nodes", None, "mine"), ("nodes", None, "next")]
+
+
+async def test_custom_resources_are_waited_for_until_they_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
+    world = World()
+    missing = NotFoundError("the server could not find the requested resource", status=404)
+    world.api.refuse("list", missing, kind=kinds.NODE_CLAIM, times=3)
+    world.api.seed(make_claim("c1"))
+    async with asyncio.timeout(20):
+        await world.watches.list_custom_resources()
+    assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["c1"]
+
+
+async def test_rechecking_finds_what_no_event_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "RECHECK_SECONDS", 0.01)
+    world = World()
+    world.api.seed(make_claim("missed"), make_claim("stays"))
+    await world.watches.list_custom_resources()
+    ghost = make_claim("ghost")
+    world.watches.take(kinds.NODE_CLAIM, Change("ADDED", ghost))
+    await world.api.patch(kinds.NODE_CLAIM, "missed", {"metadata": {"labels": {"a": "b"}}})
+    task = asyncio.create_task(world.watches.run())
+    await world.until_told(3)
+    task.cancel()
+    await asyncio.wait([task])
+    assert ("nodeclaims", "missed", "missed") in world.told
+    assert ("nodeclaims", "ghost", None) in world.told
+    assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["missed", "stays"]

@@ -1,0 +1,128 @@
+"""`solve` and `explain` answer people, and say what is wrong with a world they cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.__main__ import main
+from tests.parity import worlds
+
+
+def world_with(*pods: dict[str, Any], **more: Any) -> dict[str, Any]:
+    small = worlds.instance_type(
+        "m5.large",
+        cpu=2,
+        memory_gib=8,
+        pods=29,
+        offerings=[worlds.offering("us-west-2a", "on-demand", 0.096)],
+    )
+    return {
+        "pods": list(pods),
+        "nodePools": [worlds.node_pool()],
+        "instanceTypes": [small],
+        **more,
+    }
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "world.json"
+    path.write_text(
+        json.dumps(
+            world_with(
+                worlds.pod("web", cpu=500, memory=512),
+                worlds.pod("huge", cpu=64_000, memory=512),
+            )
+        )
+    )
+    return path
+
+
+def test_solve_prints_the_answer_in_the_documented_form(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(file), "--output", "json"], {}) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    (node,) = answer["newNodes"]
+    assert node["nodePool"] == "default"
+    assert node["instanceTypes"] == ["m5.large"]
+    assert node["pods"] == ["default/web"]
+    assert answer["cost"] == node["price"] == pytest.approx(0.096)
+    assert 0 < answer["lowerBound"] <= answer["cost"]
+    assert "cpu" in answer["unschedulable"]["default/huge"][0]
+
+
+def test_solve_prints_tables_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", str(file)], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert "m5.large" in printed
+    assert "0.0960 $/h" in printed
+
+
+def test_explain_names_the_node_a_pod_goes_to(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(file), "web"], {}) == 0
+
+    assert "default/web goes to a new node" in capsys.readouterr().out
+
+
+def test_explain_names_what_stands_in_the_way(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(file), "default/huge"], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert "goes nowhere" in printed
+    assert "too small for cpu" in printed
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param("{nope", "not JSON", id="not JSON"),
+        pytest.param("[]", "JSON object", id="not an object"),
+        pytest.param('{"pods": []}', "instanceTypes", id="no types"),
+        pytest.param('{"pods": [], "instanceTypes": [], "podz": []}', "podz", id="unknown key"),
+        pytest.param(
+            json.dumps(world_with({"metadata": {"name": "web"}, "spec": {"containers": 7}})),
+            "web",
+            id="malformed pod",
+        ),
+        pytest.param(
+            json.dumps({"pods": [], "instanceTypes": {"file": "nowhere.json"}}),
+            "nowhere.json",
+            id="missing types file",
+        ),
+    ],
+)
+def test_a_world_that_cannot_be_read_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, told: str
+) -> None:
+    path = tmp_path / "world.json"
+    path.write_text(content)
+
+    assert main(["solve", str(path)], {}) == 2
+
+    assert told in capsys.readouterr().err
+
+
+def test_a_pod_that_is_not_there_is_no_traceback(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(file), "nobody"], {}) == 2
+
+    assert "there is no pod default/nobody" in capsys.readouterr().err
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in ("run", "solve", "explain"))

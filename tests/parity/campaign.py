@@ -1,0 +1,113 @@
+"""Ask both engines about many generated worlds, and print what came of it.
+
+    python -m tests.parity.campaign --seeds 2000 [--first 0] [--keep DIRECTORY]
+
+Prints the failures by seed with the features of each world, the faults that the
+validator finds with Karpenter's answers, and totals. With `--keep`, the world of each
+failing seed is written there as `SEED.json`. Ends with 1 when anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.parity import comparison, engines, generated
+
+BATCH = 100
+"""Worlds asked at once: enough to forget the start of a process, little enough to hold."""
+
+
+def verdicts(seeds: Sequence[int]) -> Iterator[tuple[int, comparison.Verdict]]:
+    """Judge the worlds of the seeds."""
+    for begin in range(0, len(seeds), BATCH):
+        part = seeds[begin : begin + BATCH]
+        theirs = engines.karpenter_batch(generated.world(seed) for seed in part)
+        for seed, their in zip(part, theirs, strict=True):
+            world = generated.world(seed)
+            yield seed, comparison.asked(world, their, features=generated.features(seed))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What came of all worlds so far."""
+
+    worlds: int = 0
+    failing: int = 0
+    different: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    cost: float = 0.0
+    cost_of_karpenter: float = 0.0
+
+    def add(self, verdict: comparison.Verdict) -> None:
+        """Take in one more world."""
+        self.worlds += 1
+        self.failing += bool(verdict.failures)
+        self.different += bool(verdict.differences)
+        self.failed.update(kinds(verdict))
+        self.faults.update({fault.rule for fault in verdict.faults_of_karpenter})
+        self.cost += verdict.cost
+        self.cost_of_karpenter += verdict.cost_of_karpenter
+
+
+def kinds(verdict: comparison.Verdict) -> set[str]:
+    """Name the kinds of failures: `rule broken`, `left over`, `dearer`, `broken down`."""
+    return {failure.split(":")[0] for failure in verdict.failures}
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="tests.parity.campaign", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--about", help="only worlds about one of these features: a,b,c")
+    parser.add_argument("--keep", type=Path, help="where to write the worlds that failed")
+    return parser.parse_args(argv)
+
+
+def chosen(options: argparse.Namespace) -> list[int]:
+    """Return the seeds that are asked for."""
+    seeds = range(options.first, options.first + options.seeds)
+    if options.about is None:
+        return list(seeds)
+    wanted = set(options.about.split(","))
+    return [seed for seed in seeds if wanted & set(generated.features(seed))]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the campaign."""
+    options = arguments(argv)
+    began = time.monotonic()
+    totals = Totals()
+    for seed, verdict in verdicts(chosen(options)):
+        totals.add(verdict)
+        _print(seed, verdict)
+        if verdict.failures and options.keep:
+            options.keep.mkdir(parents=True, exist_ok=True)
+            (options.keep / f"{seed}.json").write_text(json.dumps(generated.world(seed), indent=1))
+    print(f"{totals.worlds} worlds in {time.monotonic() - began:.0f} s")
+    print(f"failing: {totals.failing} {dict(totals.failed)}")
+    print(f"different on purpose: {totals.different}")
+    print(f"worlds in which Karpenter breaks a rule, by rule: {dict(totals.faults)}")
+    print(f"cost: ours {totals.cost:.2f} $/h, Karpenter's {totals.cost_of_karpenter:.2f} $/h")
+    return 1 if totals.failing else 0
+
+
+def _print(seed: int, verdict: comparison.Verdict) -> None:
+    lines = [f"  FAILED {one}" for one in verdict.failures]
+    lines += [f"  differs {one}" for one in verdict.differences]
+    lines += [f"  Karpenter: {one}" for one in verdict.faults_of_karpenter]
+    if lines:
+        print(f"seed {seed} ({', '.join(generated.features(seed))})", *lines, sep="\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

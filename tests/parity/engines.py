@@ -1,0 +1,113 @@
+"""Both engines as processes: the same world in, an answer in the same form out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from testbed import binaries
+from testbed.progress import SILENCE, Progress
+
+MODULE = Path(__file__).parent
+CHECKOUT = MODULE.parents[1]
+KARPENTER = "sigs.k8s.io/karpenter"
+
+
+class EngineFailedError(RuntimeError):
+    """An engine gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, and the most memory the process held, in MiB."""
+
+    answer: dict[str, Any]
+    peak_mib: float
+
+
+@cache
+def toolset() -> binaries.Toolset:
+    """Return Karpenter's engine behind our program, and its kwok provider as it comes."""
+    sources = b"".join(path.read_bytes() for path in sorted(MODULE.glob("*.go")))
+    own = hashlib.sha256(sources).hexdigest()[:8]
+    return binaries.Toolset(
+        name=f"karpenter-{binaries.pinned(MODULE, KARPENTER)}-{own}",
+        module=MODULE,
+        packages={"parity": ".", "kwok": f"{KARPENTER}/kwok"},
+        releases=[],
+        ldflags="-s -w",
+    )
+
+
+def binary(name: str, progress: Progress = SILENCE) -> Path:
+    """Return `parity` or `kwok` (Karpenter with its kwok provider), built when need be."""
+    return binaries.Supply(progress=progress).obtain(toolset()) / name
+
+
+def module_file(path: str, progress: Progress = SILENCE) -> Path:
+    """Return a file of Karpenter's module where it lies in the module cache."""
+    go = binaries.find_go(binaries.cache_directory(), progress=progress)
+    found = subprocess.run(
+        [go, "list", "-m", "-f", "{{.Dir}}", KARPENTER],
+        cwd=MODULE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    return Path(found) / path
+
+
+def karpenter(world: Path, *, repeat: int = 1) -> Answered:
+    """Ask Karpenter's engine. Raises EngineFailedError."""
+    return _asked([str(binary("parity")), "-repeat", str(repeat), str(world)])
+
+
+def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Ask Karpenter's engine about many worlds in one process.
+
+    Returns an answer for each, in their order; `{"error": why}` where there is none.
+    Raises EngineFailedError.
+    """
+    done = subprocess.run(
+        [binary("parity"), "-batch"],
+        input=b"\n".join(json.dumps(world).encode() for world in worlds),
+        capture_output=True,
+    )
+    if done.returncode:
+        raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def joiner(world: Path, *, repeat: int = 1) -> Answered:
+    """Ask ours. Raises EngineFailedError."""
+    command = [sys.executable, "-m", "controller", "solve", str(world), "--output", "json"]
+    return _asked([*command, "--repeat", str(repeat)])
+
+
+def _asked(command: list[str]) -> Answered:
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    printed = process.stdout.read()
+    complaint = process.stderr.read().decode(errors="replace")
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise EngineFailedError(
+            f"{command[0]} ended with {process.returncode}: {complaint[-2000:]}"
+        )
+    return Answered(json.loads(printed), usage.ru_maxrss / 1024)

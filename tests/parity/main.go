@@ -1,0 +1,331 @@
+// Command parity asks Karpenter's own scheduling engine about a recorded world.
+//
+// It reads a world as JSON (the format of docs/formats.md), lets the unmodified
+// engine of sigs.k8s.io/karpenter place the pods that wait, and prints the answer
+// in the form in which `python -m controller solve` prints Joiner's.
+//
+//	parity [-repeat N] WORLD.json
+//	parity -batch < WORLDS > ANSWERS
+//
+// With -batch it reads worlds from standard input, one JSON object after another, and
+// prints an answer per line, in their order; a world that cannot be read or solved is
+// answered with {"error": "why"}.
+//
+// Timed as Karpenter's own benchmark is: types, pools and topology are prepared
+// beforehand and only Solve counts (`seconds`); `setupSeconds` is what preparing took.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+	"sigs.k8s.io/karpenter/pkg/operator/logging"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/test"
+)
+
+// World is what the engine may look at; every key but pods and instanceTypes is optional.
+type World struct {
+	Pods                   []*corev1.Pod                   `json:"pods"`
+	Nodes                  []*corev1.Node                  `json:"nodes"`
+	NodeClaims             []*v1.NodeClaim                 `json:"nodeClaims"`
+	NodePools              []*v1.NodePool                  `json:"nodePools"`
+	DaemonSets             []*appsv1.DaemonSet             `json:"daemonSets"`
+	Namespaces             []*corev1.Namespace             `json:"namespaces"`
+	PersistentVolumes      []*corev1.PersistentVolume      `json:"persistentVolumes"`
+	PersistentVolumeClaims []*corev1.PersistentVolumeClaim `json:"persistentVolumeClaims"`
+	StorageClasses         []*storagev1.StorageClass       `json:"storageClasses"`
+	CSINodes               []*storagev1.CSINode            `json:"csiNodes"`
+	Settings               map[string]string               `json:"settings"`
+	InstanceTypes          json.RawMessage                 `json:"instanceTypes"`
+}
+
+// Answer is what the engine decided; prices in $/h.
+type Answer struct {
+	NewNodes      []NewNode           `json:"newNodes"`
+	ExistingNodes map[string][]string `json:"existingNodes"`
+	Unschedulable map[string][]string `json:"unschedulable"`
+	Cost          float64             `json:"cost"`
+	LowerBound    float64             `json:"lowerBound"`
+	Seconds       float64             `json:"seconds"`
+	SetupSeconds  float64             `json:"setupSeconds"`
+	Repetitions   []float64           `json:"repetitions"`
+}
+
+// NewNode is a node to be made.
+type NewNode struct {
+	NodePool      string                           `json:"nodePool"`
+	InstanceTypes []string                         `json:"instanceTypes"`
+	Requirements  []corev1.NodeSelectorRequirement `json:"requirements"`
+	Price         float64                          `json:"price"`
+	Pods          []string                         `json:"pods"`
+}
+
+func main() {
+	repeat := flag.Int("repeat", 1, "solve so many times; seconds is the median")
+	many := flag.Bool("batch", false, "read worlds from standard input, one after another")
+	flag.Parse()
+	log.SetLogger(logging.NopLogger)
+	if *many {
+		if err := batch(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "parity:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: parity [-repeat N] WORLD.json, or parity -batch")
+		os.Exit(2)
+	}
+	answer, err := ask(flag.Arg(0), *repeat)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "parity:", err)
+		os.Exit(1)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil {
+		fmt.Fprintln(os.Stderr, "parity:", err)
+		os.Exit(1)
+	}
+}
+
+func ask(path string, repeat int) (*Answer, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	world, instanceTypes, err := read(raw, path)
+	if err != nil {
+		return nil, err
+	}
+	var runs []*Answer
+	for range repeat {
+		run, err := solve(world, instanceTypes)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, run)
+	}
+	sort.Slice(runs, func(i, j int) bool { return runs[i].Seconds < runs[j].Seconds })
+	median := runs[len(runs)/2]
+	for _, run := range runs {
+		median.Repetitions = append(median.Repetitions, run.Seconds)
+	}
+	return median, nil
+}
+
+func read(raw []byte, path string) (World, []*cloudprovider.InstanceType, error) {
+	var world World
+	if err := json.Unmarshal(raw, &world); err != nil {
+		return world, nil, fmt.Errorf("%s is not a world: %w", path, err)
+	}
+	instanceTypes, err := readInstanceTypes(world.InstanceTypes, path)
+	return world, instanceTypes, err
+}
+
+// batch answers world after world; what one of them makes well known is forgotten before the next.
+func batch(in io.Reader, out io.Writer) error {
+	wellKnown := v1.WellKnownLabels.Clone()
+	worlds, answers := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var raw json.RawMessage
+		if err := worlds.Decode(&raw); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("not a stream of worlds: %w", err)
+		}
+		v1.WellKnownLabels = wellKnown.Clone()
+		answer, err := one(raw)
+		if err != nil {
+			answer = map[string]string{"error": err.Error()}
+		}
+		if err := answers.Encode(answer); err != nil {
+			return err
+		}
+	}
+}
+
+func one(raw []byte) (answer any, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("the engine panicked: %v", reason)
+		}
+	}()
+	world, instanceTypes, err := read(raw, "standard input")
+	if err != nil {
+		return nil, err
+	}
+	return solve(world, instanceTypes)
+}
+
+func solve(world World, instanceTypes []*cloudprovider.InstanceType) (*Answer, error) {
+	ctx := options.ToContext(
+		injection.WithControllerName(context.Background(), "provisioner"), settings(world.Settings))
+	kube, waiting := cluster(world)
+	provider := &catalogue{instanceTypes: instanceTypes}
+	mirror := state.NewCluster(clock.RealClock{}, kube, provider)
+	if err := fill(ctx, mirror, world); err != nil {
+		return nil, err
+	}
+	provisioner := provisioning.NewProvisioner(
+		kube, events.NewRecorder(&record.FakeRecorder{}), provider, mirror, clock.RealClock{}, nil, nil)
+	valid, refused := validated(ctx, provisioner, waiting)
+
+	began := time.Now()
+	scheduler, err := provisioner.NewScheduler(ctx, valid, mirror.DeepCopyNodes().Active(),
+		sets.New[types.UID](), solverOptions(ctx)...)
+	if err != nil {
+		return nil, fmt.Errorf("preparing: %w", err)
+	}
+	prepared := time.Now()
+	results, err := scheduler.Solve(ctx, valid)
+	if err != nil {
+		return nil, fmt.Errorf("solving: %w", err)
+	}
+	solved := time.Now()
+	answer := written(results.TruncateInstanceTypes(ctx, scheduling.MaxInstanceTypes))
+	for pod, reason := range refused {
+		answer.Unschedulable[pod] = []string{reason.Error()}
+	}
+	answer.Seconds, answer.SetupSeconds = solved.Sub(prepared).Seconds(), prepared.Sub(began).Seconds()
+	return answer, nil
+}
+
+// validated sorts out the pods that the provisioner ignores before it schedules.
+func validated(
+	ctx context.Context, provisioner *provisioning.Provisioner, waiting []*corev1.Pod,
+) (valid []*corev1.Pod, refused map[string]error) {
+	refused = map[string]error{}
+	for _, pod := range waiting {
+		if err := provisioner.Validate(ctx, pod); err != nil {
+			refused[client.ObjectKeyFromObject(pod).String()] = err
+			continue
+		}
+		valid = append(valid, pod)
+	}
+	return valid, refused
+}
+
+// solverOptions are those the provisioner itself passes, with one worker for each of two cores.
+func solverOptions(ctx context.Context) []scheduling.Options {
+	chosen := options.FromContext(ctx)
+	found := []scheduling.Options{
+		scheduling.DisableReservedCapacityFallback,
+		scheduling.NumConcurrentReconciles(2),
+		scheduling.MinValuesPolicy(chosen.MinValuesPolicy),
+	}
+	if chosen.PreferencePolicy == options.PreferencePolicyIgnore {
+		found = append(found, scheduling.IgnorePreferences)
+	}
+	return found
+}
+
+func settings(given map[string]string) *options.Options {
+	chosen := test.Options()
+	if policy, ok := given["PREFERENCE_POLICY"]; ok {
+		chosen.PreferencePolicy = options.PreferencePolicy(policy)
+	}
+	if policy, ok := given["MIN_VALUES_POLICY"]; ok {
+		chosen.MinValuesPolicy = options.MinValuesPolicy(policy)
+	}
+	return chosen
+}
+
+// fill lets the mirror hear of everything, as its informers would tell it.
+func fill(ctx context.Context, mirror *state.Cluster, world World) error {
+	for _, claim := range world.NodeClaims {
+		mirror.UpdateNodeClaim(claim)
+	}
+	for _, node := range world.Nodes {
+		if err := mirror.UpdateNode(ctx, node); err != nil {
+			return fmt.Errorf("node %s: %w", node.Name, err)
+		}
+	}
+	for _, pod := range world.Pods {
+		if err := mirror.UpdatePod(ctx, pod); err != nil {
+			return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	for _, daemonSet := range world.DaemonSets {
+		if err := mirror.UpdateDaemonSet(ctx, daemonSet); err != nil {
+			return fmt.Errorf("daemonset %s/%s: %w", daemonSet.Namespace, daemonSet.Name, err)
+		}
+	}
+	return nil
+}
+
+func written(results scheduling.Results) *Answer {
+	answer := &Answer{
+		NewNodes:      []NewNode{},
+		ExistingNodes: map[string][]string{},
+		Unschedulable: map[string][]string{},
+	}
+	for _, claim := range results.NewNodeClaims {
+		node := newNode(claim)
+		answer.NewNodes = append(answer.NewNodes, node)
+		answer.Cost += node.Price
+	}
+	for _, node := range results.ExistingNodes {
+		if len(node.Pods) > 0 {
+			answer.ExistingNodes[node.Name()] = names(node.Pods)
+		}
+	}
+	for pod, err := range results.PodErrors {
+		answer.Unschedulable[client.ObjectKeyFromObject(pod).String()] = []string{err.Error()}
+	}
+	return answer
+}
+
+func newNode(claim *scheduling.NodeClaim) NewNode {
+	ordered := claim.InstanceTypeOptions.OrderByPrice(claim.Requirements)
+	node := NewNode{NodePool: claim.NodePoolName, Pods: names(claim.Pods)}
+	for _, instanceType := range ordered {
+		node.InstanceTypes = append(node.InstanceTypes, instanceType.Name)
+	}
+	for _, requirement := range claim.Requirements.NodeSelectorRequirements() {
+		node.Requirements = append(node.Requirements, corev1.NodeSelectorRequirement{
+			Key: requirement.Key, Operator: requirement.Operator, Values: requirement.Values})
+	}
+	sort.Slice(node.Requirements, func(i, j int) bool {
+		return node.Requirements[i].Key < node.Requirements[j].Key
+	})
+	if len(ordered) > 0 {
+		offerings := ordered[0].Offerings.Available().Compatible(claim.Requirements)
+		if len(offerings) > 0 {
+			node.Price = offerings.Cheapest().Price
+		}
+	}
+	return node
+}
+
+func names(pods []*corev1.Pod) []string {
+	found := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		found = append(found, client.ObjectKeyFromObject(pod).String())
+	}
+	sort.Strings(found)
+	return found
+}

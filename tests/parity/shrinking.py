@@ -1,0 +1,108 @@
+"""Make a world that shows something smaller, as long as it shows it.
+
+    python -m tests.parity.shrinking SEED|WORLD.json [--rule left-over|dearer|...] > SMALL.json
+
+Takes out pods, types, pools, nodes, volumes and offerings, in ever smaller portions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.parity import comparison, engines, generated
+from tests.parity.validator import findings
+
+World = dict[str, Any]
+Shows = Callable[[World], bool]
+
+
+def smallest(world: World, shows: Shows) -> World:
+    """Return a part of the world that still shows it, of which no list can lose one more."""
+    while True:
+        before = json.dumps(world)
+        for key in [key for key in world if isinstance(world[key], list)]:
+            world = _fewer(world, key, shows)
+        for kind in world["instanceTypes"]:
+            _fewer_offerings(world, kind, shows)
+        if json.dumps(world) == before:
+            return world
+
+
+def _fewer(world: World, key: str, shows: Shows) -> World:
+    portion = max(1, len(world[key]) // 2)
+    while portion:
+        begin = 0
+        while begin < len(world[key]):
+            rest = world[key][:begin] + world[key][begin + portion :]
+            attempt = {**world, key: rest}
+            if shows(attempt):
+                world = attempt
+            else:
+                begin += portion
+        portion //= 2
+    return world
+
+
+def _fewer_offerings(world: World, kind: dict[str, Any], shows: Shows) -> None:
+    for one in list(kind["offerings"]):
+        kept = kind["offerings"]
+        kind["offerings"] = [other for other in kept if other is not one]
+        if not kind["offerings"] or not shows(world):
+            kind["offerings"] = kept
+
+
+def failing(beginning: str, features: Sequence[str] = ()) -> Shows:
+    """Return the test whether our answer fails in a way that begins so."""
+
+    def shows(world: World) -> bool:
+        (their,) = engines.karpenter_batch([world])
+        if "error" in their:
+            return False
+        verdict = comparison.asked(world, their, features=features)
+        return any(one.startswith(beginning) for one in verdict.failures)
+
+    return shows
+
+
+def faulty(rule: str) -> Shows:
+    """Return the test whether Karpenter's answer breaks a rule."""
+
+    def shows(world: World) -> bool:
+        (their,) = engines.karpenter_batch([world])
+        if "error" in their:
+            return False
+        found = findings(world, their, world["instanceTypes"])
+        return any(one.rule == rule for one in found)
+
+    return shows
+
+
+def main(argv: Sequence[str]) -> int:
+    """Shrink a world and print it."""
+    parser = argparse.ArgumentParser(prog="tests.parity.shrinking", description=__doc__)
+    parser.add_argument("world", help="a seed, or the path of a world")
+    parser.add_argument("--failure", default="", help="how the failure begins")
+    parser.add_argument("--karpenter", help="a rule that Karpenter's answer breaks")
+    options = parser.parse_args(argv)
+    features: tuple[str, ...] = ()
+    if options.world.isdigit():
+        world = generated.world(int(options.world))
+        features = generated.features(int(options.world))
+    else:
+        world = json.loads(Path(options.world).read_text())
+    shows = faulty(options.karpenter) if options.karpenter else failing(options.failure, features)
+    if not shows(world):
+        print("the world does not show it", file=sys.stderr)
+        return 1
+    json.dump(smallest(copy.deepcopy(world), shows), sys.stdout, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

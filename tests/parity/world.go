@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	kwokapis "sigs.k8s.io/karpenter/kwok/apis"
+	kwokv1alpha1 "sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
+	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
+	kwokoptions "sigs.k8s.io/karpenter/kwok/options"
+	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	requirements "sigs.k8s.io/karpenter/pkg/scheduling"
+)
+
+var errNotAsked = errors.New("a recorded world launches nothing")
+
+// cluster puts the world's objects behind a client, and picks out the pods that wait.
+func cluster(world World) (client.Client, []*corev1.Pod) {
+	var objects []client.Object
+	var waiting []*corev1.Pod
+	for i, pod := range world.Pods {
+		if pod.UID == "" {
+			pod.UID = types.UID(fmt.Sprintf("pod-%06d", i))
+		}
+		if pod.Spec.NodeName == "" {
+			waiting = append(waiting, pod)
+		}
+		objects = append(objects, pod)
+	}
+	for i, pool := range world.NodePools {
+		if pool.UID == "" {
+			pool.UID = types.UID(fmt.Sprintf("pool-%06d", i))
+		}
+		pool.Spec.Template.Spec.NodeClassRef = &v1.NodeClassReference{
+			Group: kwokapis.Group, Kind: "KWOKNodeClass", Name: "default"}
+		pool.StatusConditions().SetTrue(v1.ConditionTypeValidationSucceeded)
+		pool.StatusConditions().SetTrue(v1.ConditionTypeNodeClassReady)
+		pool.StatusConditions().SetTrue(status.ConditionReady)
+		objects = append(objects, pool)
+	}
+	objects = append(objects, all(world.Nodes)...)
+	objects = append(objects, all(world.NodeClaims)...)
+	objects = append(objects, all(world.DaemonSets)...)
+	objects = append(objects, all(world.Namespaces)...)
+	objects = append(objects, all(world.PersistentVolumes)...)
+	objects = append(objects, all(world.PersistentVolumeClaims)...)
+	objects = append(objects, all(world.StorageClasses)...)
+	objects = append(objects, all(world.CSINodes)...)
+	kube := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(objects...).
+		WithInterceptorFuncs(interceptor.Funcs{Get: get}).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+			return []string{o.(*corev1.Pod).Spec.NodeName}
+		}).
+		WithIndex(&corev1.Node{}, "spec.providerID", func(o client.Object) []string {
+			return []string{o.(*corev1.Node).Spec.ProviderID}
+		}).
+		WithIndex(&v1.NodeClaim{}, "status.providerID", func(o client.Object) []string {
+			return []string{o.(*v1.NodeClaim).Status.ProviderID}
+		}).Build()
+	return kube, waiting
+}
+
+// get reads volumes by name alone, as an API server does: the engine asks for them in the
+// namespace of a pod, where the fake finds none.
+func get(ctx context.Context, kube client.WithWatch, key client.ObjectKey, object client.Object,
+	options ...client.GetOption,
+) error {
+	if _, ok := object.(*corev1.PersistentVolume); ok {
+		key.Namespace = ""
+	}
+	return kube.Get(ctx, key, object, options...)
+}
+
+func all[T client.Object](found []T) []client.Object {
+	objects := make([]client.Object, 0, len(found))
+	for _, object := range found {
+		objects = append(objects, object)
+	}
+	return objects
+}
+
+// catalogue is a cloud that lists types and does nothing else.
+type catalogue struct{ instanceTypes []*cloudprovider.InstanceType }
+
+func (c *catalogue) GetInstanceTypes(context.Context, *v1.NodePool) ([]*cloudprovider.InstanceType, error) {
+	return c.instanceTypes, nil
+}
+func (c *catalogue) Create(context.Context, *v1.NodeClaim) (*v1.NodeClaim, error) {
+	return nil, errNotAsked
+}
+func (c *catalogue) Delete(context.Context, *v1.NodeClaim) error { return errNotAsked }
+func (c *catalogue) Get(context.Context, string) (*v1.NodeClaim, error) {
+	return nil, errNotAsked
+}
+func (c *catalogue) List(context.Context) ([]*v1.NodeClaim, error) { return nil, nil }
+func (c *catalogue) IsDrifted(context.Context, *v1.NodeClaim) (cloudprovider.DriftReason, error) {
+	return "", nil
+}
+func (c *catalogue) RepairPolicies() []cloudprovider.RepairPolicy { return nil }
+func (c *catalogue) Name() string                                 { return "recorded" }
+func (c *catalogue) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&kwokv1alpha1.KWOKNodeClass{}}
+}
+
+type wireType struct {
+	Name         string                           `json:"name"`
+	Requirements []corev1.NodeSelectorRequirement `json:"requirements"`
+	Offerings    []wireOffering                   `json:"offerings"`
+	Capacity     corev1.ResourceList              `json:"capacity"`
+	Overhead     corev1.ResourceList              `json:"overhead"`
+}
+
+type wireOffering struct {
+	Requirements map[string]string `json:"requirements"`
+	Price        float64           `json:"price"`
+	Available    *bool             `json:"available"`
+}
+
+// readInstanceTypes takes types written out, or a file in the layout of Karpenter's kwok provider.
+func readInstanceTypes(raw json.RawMessage, path string) ([]*cloudprovider.InstanceType, error) {
+	var file struct {
+		File string `json:"file"`
+	}
+	if err := json.Unmarshal(raw, &file); err == nil && file.File != "" {
+		if !filepath.IsAbs(file.File) {
+			file.File = filepath.Join(filepath.Dir(path), file.File)
+		}
+		return kwok.ConstructInstanceTypes(
+			kwokoptions.ToContext(context.Background(), &kwokoptions.Options{InstanceTypesFilePath: file.File}))
+	}
+	var wire []wireType
+	if err := json.Unmarshal(raw, &wire); err != nil {
+		return nil, fmt.Errorf("instanceTypes: %w", err)
+	}
+	var found []*cloudprovider.InstanceType
+	for _, one := range wire {
+		found = append(found, instanceType(one))
+	}
+	return found, nil
+}
+
+func instanceType(wire wireType) *cloudprovider.InstanceType {
+	known := requirements.NewNodeSelectorRequirements(wire.Requirements...)
+	for key := range known {
+		v1.WellKnownLabels.Insert(key)
+	}
+	if !known.Has(corev1.LabelInstanceTypeStable) {
+		known.Add(requirements.NewRequirement(
+			corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, wire.Name))
+	}
+	values := map[string][]string{}
+	var offerings cloudprovider.Offerings
+	for _, offering := range wire.Offerings {
+		labels := requirements.NewLabelRequirements(offering.Requirements)
+		for key, value := range offering.Requirements {
+			v1.WellKnownLabels.Insert(key)
+			values[key] = append(values[key], value)
+		}
+		offerings = append(offerings, &cloudprovider.Offering{
+			Requirements: labels, Price: offering.Price,
+			Available: offering.Available == nil || *offering.Available})
+	}
+	for key, list := range values {
+		if !known.Has(key) {
+			known.Add(requirements.NewRequirement(key, corev1.NodeSelectorOpIn, list...))
+		}
+	}
+	if _, ok := wire.Capacity[corev1.ResourcePods]; !ok {
+		wire.Capacity[corev1.ResourcePods] = resource.MustParse("110")
+	}
+	return &cloudprovider.InstanceType{
+		Name: wire.Name, Requirements: known, Offerings: offerings, Capacity: wire.Capacity,
+		Overhead: &cloudprovider.InstanceTypeOverhead{KubeReserved: wire.Overhead}}
+}

@@ -1,0 +1,190 @@
+"""Empty nodes go, calmly and within budgets; others stay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import (
+    CONSOLIDATABLE,
+    INITIALIZED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.taints import Taint
+from controller.reconcilers.disruption.disruptor import Disruptor
+from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
+from tests.reconcilers.world import CLASS, READY, World, make_class, make_pool, make_running_pod
+
+
+class Scenario:
+    """Some nodes of one pool, quiet for long enough, and the loop that may take them."""
+
+    def __init__(self, nodes: int, **disruption: object) -> None:
+        self.world = world = World()
+        self.disruptor = Disruptor(
+            world.api, world.cluster, world.recorder, world.metrics, world.clock
+        )
+        world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
+        for number in range(nodes):
+            self.add(number)
+
+    def add(self, number: int) -> None:
+        known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
+        provider_id = f"fake:///{number}"
+        when = self.world.clock()
+        conditions = [
+            Condition(type=kind, status="True", reason=kind, last_transition_time=when)
+            for kind in (INITIALIZED, CONSOLIDATABLE)
+        ]
+        claim = NodeClaim(
+            metadata=ObjectMeta(
+                name=f"claim-{number}", labels=known, finalizers=[labels.TERMINATION_FINALIZER]
+            ),
+            spec=NodeClaimSpec(node_class_ref=CLASS),
+            status=NodeClaimStatus(
+                provider_id=provider_id, node_name=f"node-{number}", conditions=conditions
+            ),
+        )
+        node = Node(
+            metadata=ObjectMeta(name=f"node-{number}", labels=known),
+            spec=NodeSpec(provider_id=provider_id),
+            status=NodeStatus(conditions=READY),
+        )
+        self.world.seed(claim, node)
+
+    async def work(self, seconds: int) -> None:
+        for _ in range(seconds):
+            await self.disruptor.run_once()
+            self.world.see()
+            self.world.pass_time(seconds=1)
+
+    def going(self) -> list[str]:
+        return [c.metadata.name for c in self.world.claims() if c.metadata.is_deleting]
+
+
+async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+
+    await scenario.work(seconds=10)
+    assert scenario.going() == []
+
+    await scenario.work(seconds=10)
+    assert scenario.going() == ["claim-0"]
+    node = scenario.world.node("node-0")
+    assert node is not None
+    assert [t for t in node.spec.taints if t.key == labels.DISRUPTED_TAINT]
+
+
+async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario.world.seed(make_running_pod("web", "node-0"))
+
+    await scenario.work(seconds=30)
+
+    assert scenario.going() == []
+
+
+async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    await scenario.work(seconds=10)
+
+    scenario.world.seed(make_running_pod("web", "node-0"))
+    await scenario.work(seconds=20)
+
+    assert scenario.going() == []
+
+
+async def test_a_budget_lets_only_so_many_go_at_once() -> None:
+    scenario = Scenario(10, budgets=[{"nodes": "2"}])
+
+    await scenario.work(seconds=40)
+
+    assert len(scenario.going()) == 2
+
+
+async def test_a_budget_that_cannot_be_read_lets_none_go() -> None:
+    scenario = Scenario(3, budgets=[{"nodes": "100%", "schedule": "@never", "duration": "1h"}])
+
+    await scenario.work(seconds=40)
+
+    assert scenario.going() == []
+
+
+@pytest.mark.parametrize("reasons", [["Empty"], []], ids=["of its reason", "of any reason"])
+async def test_a_budget_of_zero_keeps_every_node(reasons: list[str]) -> None:
+    scenario = Scenario(3, budgets=[{"nodes": "0", "reasons": reasons}])
+
+    await scenario.work(seconds=40)
+
+    assert scenario.going() == []
+
+
+async def test_a_nominated_node_is_left_alone() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario.world.cluster.nominate("node-0", scenario.world.now + timedelta(minutes=5))
+
+    await scenario.work(seconds=40)
+
+    assert scenario.going() == []
+
+
+async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    await scenario.world.api.patch(
+        kinds.NODE, "node-0", {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
+    )
+    scenario.world.see()
+
+    await scenario.work(seconds=40)
+
+    assert scenario.going() == []
+    assert await scenario.world.events("DisruptionBlocked")
+
+
+async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "0"}])
+    node = scenario.world.node("node-0")
+    assert node is not None
+    taint = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
+    scenario.world.seed(
+        msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, taints=[taint]))
+    )
+
+    await scenario.work(seconds=1)
+
+    mended = scenario.world.node("node-0")
+    assert mended is not None
+    assert mended.spec.taints == []
+
+
+@pytest.mark.parametrize(
+    ("after", "quiet", "consolidatable"),
+    [
+        pytest.param("0s", 0, True, id="at once"),
+        pytest.param("5m", 299, False, id="not yet"),
+        pytest.param("5m", 300, True, id="in time"),
+        pytest.param("Never", 10**6, False, id="never"),
+    ],
+)
+async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
+    after: str, quiet: int, consolidatable: bool
+) -> None:
+    scenario = Scenario(1, consolidateAfter=after)
+    world = scenario.world
+    loop = Consolidatable(world.api, world.cluster, world.clock)
+    world.pass_time(seconds=quiet)
+
+    await loop.reconcile("claim-0")
+
+    claim = world.claim("claim-0")
+    assert claim is not None
+    found = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
+    assert bool(found) is consolidatable

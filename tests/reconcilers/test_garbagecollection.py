@@ -1,0 +1,113 @@
+"""What was lost between the cluster and the cloud is found, in both directions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
+from controller.cloudprovider.errors import ThrottledError
+from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
+from tests.reconcilers.world import CLASS, World, make_class
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.seed(make_class())
+    return world
+
+
+@pytest.fixture
+def collector(world: World) -> GarbageCollection:
+    return GarbageCollection(world.api, world.cloud, world.cluster, world.metrics, world.clock)
+
+
+async def launched(world: World, name: str = "claim", *, recorded: bool = True) -> NodeClaim:
+    """A claim with its instance, which a controller that died may not have written down."""
+    claim = NodeClaim(
+        metadata=ObjectMeta(
+            name=name, uid=f"uid-{name}", finalizers=[labels.TERMINATION_FINALIZER]
+        ),
+        spec=NodeClaimSpec(node_class_ref=CLASS),
+    )
+    instance = await world.cloud.launch(claim, make_class())
+    held = [Condition(type=t, status="True", reason=t) for t in (LAUNCHED, REGISTERED)]
+    status = msgspec.structs.replace(
+        claim.status, provider_id=instance.provider_id, conditions=held
+    )
+    claim = msgspec.structs.replace(claim, status=status) if recorded else claim
+    world.seed(claim)
+    world.pass_time(minutes=5)
+    return claim
+
+
+async def test_a_claim_whose_instance_vanished_is_let_go(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    world.cloud.vanish(claim.status.provider_id)
+
+    await collector.run_once()
+
+    found = world.claim("claim")
+    assert found is not None
+    assert found.metadata.is_deleting
+
+
+async def test_a_claim_whose_node_is_still_ready_is_kept(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    world.join(claim)
+    world.cloud.vanish(claim.status.provider_id)
+
+    await collector.run_once()
+
+    found = world.claim("claim")
+    assert found is not None
+    assert not found.metadata.is_deleting
+
+
+async def test_an_instance_that_nobody_claims_is_terminated(
+    world: World, collector: GarbageCollection
+) -> None:
+    await launched(world)
+    await world.api.patch(
+        kinds.NODE_CLAIM,
+        "claim",
+        {"metadata": {"finalizers": []}},
+    )
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+
+    await collector.run_once()
+
+    assert all(machine.deleting for machine in world.cloud.machines.values())
+
+
+async def test_an_instance_whose_launch_is_not_written_down_yet_is_left_alone(
+    world: World, collector: GarbageCollection
+) -> None:
+    await launched(world, recorded=False)
+
+    await collector.run_once()
+
+    assert not any(machine.deleting for machine in world.cloud.machines.values())
+
+
+async def test_a_cloud_that_asks_to_slow_down_is_never_read_as_gone(
+    world: World, collector: GarbageCollection
+) -> None:
+    await launched(world)
+    world.cloud.fail("instances", ThrottledError("slow down"))
+
+    with pytest.raises(ThrottledError):
+        await collector.run_once()
+
+    found = world.claim("claim")
+    assert found is not None
+    assert not found.metadata.is_deleting

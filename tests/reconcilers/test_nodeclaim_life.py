@@ -1,0 +1,251 @@
+"""From the written intent to a node that is ready for pods, and what may come between."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.nodes import Node
+from controller.apis.taints import Taint
+from controller.cloudprovider.errors import CreateError
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from tests.reconcilers.world import CLASS, World, make_class, register_at_once
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.seed(make_class())
+    return world
+
+
+@pytest.fixture
+def lifecycle(world: World) -> Lifecycle:
+    finalization = Finalization(world.api, world.cloud, world.cluster, world.metrics, world.clock)
+    return Lifecycle(
+        world.api,
+        world.cloud,
+        world.cluster,
+        world.recorder,
+        world.metrics,
+        world.clock,
+        finalization,
+        before_registration=register_at_once,
+    )
+
+
+def make_claim(**spec: object) -> NodeClaim:
+    return NodeClaim(
+        metadata=ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"}),
+        spec=NodeClaimSpec(node_class_ref=CLASS, **spec),  # type: ignore[arg-type]
+    )
+
+
+async def launched(world: World, lifecycle: Lifecycle, **spec: object) -> NodeClaim:
+    world.seed(make_claim(**spec))
+    await lifecycle.reconcile("claim")
+    claim = world.claim("claim")
+    assert claim is not None
+    return claim
+
+
+async def test_a_claim_is_launched_and_its_status_says_what_came(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+
+    assert conditions.is_true(claim.status.conditions, LAUNCHED)
+    assert claim.status.provider_id in world.cloud.machines
+    assert claim.status.capacity["cpu"]
+    assert claim.metadata.labels[labels.INSTANCE_TYPE]
+    assert labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+
+
+async def test_a_launch_whose_record_was_lost_is_not_bought_twice(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.seed(make_claim())
+    claim = world.claim("claim")
+    assert claim is not None
+    await world.cloud.launch(claim, make_class())  # and then the controller died
+
+    await lifecycle.reconcile("claim")
+
+    assert len(world.cloud.machines) == 1
+
+
+async def test_a_claim_nobody_has_capacity_for_is_given_up_with_an_event(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.cloud.exhaust()
+
+    world.seed(make_claim())
+    await lifecycle.reconcile("claim")
+    world.see()
+    await lifecycle.reconcile("claim")
+
+    assert world.claim("claim") is None
+    assert await world.events("InsufficientCapacityError")
+
+
+async def test_a_failed_launch_says_why_in_its_condition(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
+    world.seed(make_claim())
+
+    with pytest.raises(CreateError):
+        await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is not None
+    condition = conditions.find(claim.status.conditions, LAUNCHED)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", "Unauthorized")
+
+
+async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.join(claim, ready=False)
+
+    await lifecycle.reconcile("claim")
+
+    node = world.node("node-of-claim")
+    assert node is not None
+    assert node.metadata.labels[labels.REGISTERED] == "true"
+    assert node.metadata.labels[labels.NODEPOOL] == "default"
+    assert labels.TERMINATION_FINALIZER in node.metadata.finalizers
+    assert [o.uid for o in node.metadata.owner_references] == [claim.metadata.uid]
+    assert not [t for t in node.spec.taints if t.key == labels.UNREGISTERED_TAINT]
+    registered = world.claim("claim")
+    assert registered is not None
+    assert conditions.is_true(registered.status.conditions, REGISTERED)
+    assert registered.status.node_name == "node-of-claim"
+
+
+async def test_a_ready_node_is_initialized_and_the_claim_becomes_ready(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.join(claim)
+
+    await lifecycle.reconcile("claim")
+
+    node, claim_after = world.node("node-of-claim"), world.claim("claim")
+    assert node is not None
+    assert claim_after is not None
+    assert node.metadata.labels[labels.INITIALIZED] == "true"
+    assert conditions.is_true(claim_after.status.conditions, INITIALIZED)
+    assert conditions.is_true(claim_after.status.conditions, "Ready")
+
+
+@pytest.mark.parametrize(
+    ("ready", "taint", "reason"),
+    [
+        pytest.param(False, None, "NodeNotReady", id="not ready"),
+        pytest.param(
+            True, Taint(key="cni", effect="NoSchedule"), "StartupTaintsExist", id="startup taint"
+        ),
+        pytest.param(
+            True,
+            Taint(key=labels.UNINITIALIZED_TAINT, effect="NoSchedule"),
+            "KnownEphemeralTaintsExist",
+            id="ephemeral taint",
+        ),
+    ],
+)
+async def test_a_node_that_is_not_ready_for_pods_says_what_it_waits_for(
+    world: World, lifecycle: Lifecycle, ready: bool, taint: Taint | None, reason: str
+) -> None:
+    claim = await launched(world, lifecycle, startup_taints=[Taint(key="cni", effect="NoSchedule")])
+    world.seed(_bootstrapped(world.join(claim, ready=ready, taints=[taint] if taint else [])))
+
+    await lifecycle.reconcile("claim")
+
+    after = world.claim("claim")
+    assert after is not None
+    condition = conditions.find(after.status.conditions, INITIALIZED)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", reason)
+
+
+def _bootstrapped(node: Node) -> Node:
+    """The bootstrap script registered with the taints itself: they are not synced again."""
+    metadata = msgspec.structs.replace(node.metadata, labels={labels.DO_NOT_SYNC_TAINTS: "true"})
+    return msgspec.structs.replace(node, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("launches", "minutes"),
+    [pytest.param(False, 6, id="launch"), pytest.param(True, 16, id="node")],
+)
+async def test_a_claim_that_gets_nowhere_is_given_up(
+    world: World, lifecycle: Lifecycle, launches: bool, minutes: int
+) -> None:
+    world.seed(make_claim())
+    if not launches:
+        world.cloud.fail("launch", CreateError("no"), times=99)
+        with pytest.raises(CreateError):
+            await lifecycle.reconcile("claim")
+    else:
+        await lifecycle.reconcile("claim")
+    world.pass_time(minutes=minutes)
+    world.see()
+
+    await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is None or claim.metadata.is_deleting
+
+
+async def test_a_deleted_claim_takes_its_node_then_its_instance_then_goes(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.join(claim)
+    await lifecycle.reconcile("claim")
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+
+    await lifecycle.reconcile("claim")
+
+    node = world.node("node-of-claim")
+    assert node is not None
+    assert node.metadata.is_deleting, "the node is asked to go first"
+    assert world.claim("claim") is not None
+    assert not world.cloud.machines[claim.status.provider_id].deleting
+
+    await world.api.patch(kinds.NODE, "node-of-claim", {"metadata": {"finalizers": []}})
+    world.see()
+    await lifecycle.reconcile("claim")
+    world.see()
+    await lifecycle.reconcile("claim")
+
+    assert world.claim("claim") is None
+    assert claim.status.provider_id not in world.cloud.machines
+
+
+async def test_a_deleted_claim_whose_launch_was_never_recorded_leaks_no_instance(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.seed(make_claim())
+    claim = world.claim("claim")
+    assert claim is not None
+    await world.cloud.launch(claim, make_class())  # and then the controller died
+    await world.api.patch(
+        kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}
+    )
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+
+    for _ in range(3):
+        world.see()
+        await lifecycle.reconcile("claim")
+
+    assert world.claim("claim") is None
+    assert not world.cloud.machines

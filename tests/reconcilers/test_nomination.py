@@ -1,0 +1,175 @@
+"""The scheduler is told the plan, and the plan outlives whoever made it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodes import Node
+from controller.apis.pods import Pod, TopologySpreadConstraint
+from controller.apiserver.errors import ForbiddenError
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.nomination import Nomination
+from tests.reconcilers.test_provisioning import Scenario
+from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod
+
+
+class Life(Scenario):
+    """A provisioner and what brings its claims to life; keeps which taints pods saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        world = self.world
+        self.nomination = Nomination(world.api, world.cluster, self.provisioner.plan)
+        self.nominated_before: list[bool] = []
+        parts = (world.api, world.cloud, world.cluster)
+        self.lifecycle = Lifecycle(
+            *parts,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            Finalization(*parts, world.metrics, world.clock),
+            self._before_registration,
+        )
+        world.seed(make_class(), make_pool())
+
+    async def _before_registration(self, claim: NodeClaim, node: Node) -> None:
+        await self.nomination(claim, node)
+        now = self.world.node(node.metadata.name)
+        assert now is not None
+        keys = [taint.key for taint in now.spec.taints]
+        self.nominated_before.append(labels.UNREGISTERED_TAINT in keys)
+
+    async def join(self) -> str:
+        """Launch the one claim there is and let its node join; returns the node's name."""
+        (claim,) = self.world.claims()
+        await self.lifecycle.reconcile(claim.metadata.name)
+        (claim,) = self.world.claims()
+        node = self.world.join(claim)
+        await self.lifecycle.reconcile(claim.metadata.name)
+        self.world.see()
+        return node.metadata.name
+
+    def pod(self, name: str) -> Pod:
+        found = self.world.api.find(kinds.POD, name, "default")
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def life() -> Life:
+    return Life()
+
+
+def nominated(pod: Pod, node: str) -> Pod:
+    status = msgspec.structs.replace(pod.status, nominated_node_name=node)
+    return msgspec.structs.replace(pod, status=status)
+
+
+async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+
+    node = await life.join()
+
+    assert life.pod("web").status.nominated_node_name == node
+    assert life.nominated_before == [True]
+
+
+async def test_pods_that_must_spread_are_not_nominated_lest_each_node_look_too_full(
+    life: Life,
+) -> None:
+    constraint = TopologySpreadConstraint(
+        max_skew=1, topology_key=labels.HOSTNAME, when_unsatisfiable="DoNotSchedule"
+    )
+    web = make_waiting_pod("web")
+    spec = msgspec.structs.replace(web.spec, topology_spread_constraints=[constraint])
+    life.world.seed(msgspec.structs.replace(web, spec=spec))
+    await life.round()
+
+    await life.join()
+
+    assert life.pod("web").status.nominated_node_name == ""
+
+
+async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    life.world.api.refuse("patch/status", ForbiddenError("no", status=403), kind=kinds.POD)
+
+    name = await life.join()
+
+    node = life.world.node(name)
+    assert node is not None
+    assert node.metadata.labels[labels.REGISTERED] == "true"
+
+
+async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated(
+    life: Life,
+) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    await life.join()
+
+    successor = Scenario()
+    successor.provisioner.cluster = life.world.cluster
+    successor.provisioner.api = life.world.api
+    successor.provisioner.clock = life.world.clock
+    successor.provisioner.batcher.nudge("start")
+    await successor.provisioner.run_once()
+
+    assert successor.asked == []
+    assert len(life.world.claims()) == 1
+
+
+async def test_a_pod_whose_nominated_node_has_gone_gets_another(life: Life) -> None:
+    life.world.seed(nominated(make_waiting_pod("web"), "gone"))
+
+    await life.round()
+
+    assert life.asked == [["default/web"]]
+    assert len(life.world.claims()) == 1
+
+
+async def test_a_pod_that_lost_its_place_is_placed_again(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    await life.join()
+    await life.round()
+    life.world.pass_time(seconds=5)
+
+    await life.round()
+
+    assert life.asked == [["default/web"], ["default/web"]]
+
+
+async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(life: Life) -> None:
+    life.world.seed(make_waiting_pod("first"))
+    await life.round()
+    node = await life.join()
+    victim = make_running_pod("victim", node, deletionTimestamp=life.world.now)
+    life.world.seed(victim, nominated(make_waiting_pod("important"), node))
+    await life.round()
+    life.world.pass_time(seconds=30)
+
+    await life.round()
+
+    assert all("default/important" not in asked for asked in life.asked)
+
+
+async def test_a_window_that_is_open_is_not_cut_by_the_end_of_patience() -> None:
+    batcher = Batcher(timedelta(milliseconds=20), timedelta(seconds=1))
+    batcher.nudge("pod")
+    await batcher.wait(timedelta(milliseconds=1))
+
+
+async def test_patience_ends_when_no_window_opens() -> None:
+    batcher = Batcher(timedelta(milliseconds=20), timedelta(seconds=1))
+    with pytest.raises(TimeoutError):
+        await batcher.wait(timedelta(milliseconds=1))

@@ -1,0 +1,176 @@
+"""Pools and classes say whether they work, and why not; claims end when their time is up."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import NodePool, NodePoolStatus
+from controller.apis.taints import Requirement
+from controller.reconcilers.nodeclaim.expiration import Expiration
+from controller.reconcilers.nodeclass.resolver import Resolver
+from controller.reconcilers.nodepool.readiness import Readiness
+from tests.reconcilers.world import CLASS, World, make_class, make_pool
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def readiness(world: World) -> Readiness:
+    return Readiness(world.api, world.cluster, world.clock)
+
+
+@pytest.fixture
+def resolver(world: World) -> Resolver:
+    return Resolver(world.api, world.cloud, world.cluster, world.recorder, world.clock)
+
+
+def fresh_pool(*requirements: Requirement) -> NodePool:
+    pool = make_pool()
+    spec = msgspec.structs.replace(pool.spec.template.spec, requirements=list(requirements))
+    template = msgspec.structs.replace(pool.spec.template, spec=spec)
+    return msgspec.structs.replace(
+        pool,
+        spec=msgspec.structs.replace(pool.spec, template=template),
+        status=NodePoolStatus(),
+    )
+
+
+def stored_pool(world: World) -> NodePool:
+    pool = world.api.find(kinds.NODE_POOL, "default")
+    assert pool is not None
+    return pool
+
+
+async def test_a_pool_with_a_ready_class_becomes_ready_and_carries_its_hash(
+    world: World, readiness: Readiness
+) -> None:
+    world.seed(make_class(), fresh_pool())
+
+    await readiness.reconcile("default")
+
+    pool = stored_pool(world)
+    assert conditions.is_true(pool.status.conditions, "Ready")
+    assert pool.metadata.annotations[labels.NODEPOOL_HASH]
+    assert pool.metadata.annotations[labels.NODEPOOL_HASH_VERSION] == "v3"
+
+
+async def test_a_pool_without_its_class_says_which_one_to_create(
+    world: World, readiness: Readiness
+) -> None:
+    world.seed(fresh_pool())
+
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "NodeClassReady")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NodeClassNotFound")
+    assert '"default"' in condition.message
+    assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
+
+
+async def test_a_pool_that_cannot_work_names_the_requirement(
+    world: World, readiness: Readiness
+) -> None:
+    nonsense = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=["spott"])
+    world.seed(make_class(), fresh_pool(nonsense))
+
+    await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "ValidationSucceeded")
+    assert condition is not None
+    assert condition.reason == "NodePoolValidationFailed"
+    assert labels.CAPACITY_TYPE in condition.message
+
+
+async def test_a_pool_that_says_the_same_again_is_not_written(
+    world: World, readiness: Readiness
+) -> None:
+    world.seed(make_class(), fresh_pool())
+    await readiness.reconcile("default")
+    world.see()
+    written = len(world.api.calls)
+
+    await readiness.reconcile("default")
+
+    assert len(world.api.calls) == written
+
+
+async def test_a_pool_counts_its_nodes(world: World, readiness: Readiness) -> None:
+    claim = NodeClaim(
+        metadata=ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"}),
+        spec=NodeClaimSpec(node_class_ref=CLASS),
+    )
+    status = msgspec.structs.replace(
+        claim.status, provider_id="fake:///1", capacity={"cpu": "4", "memory": "8Gi"}
+    )
+    world.seed(make_class(), fresh_pool(), msgspec.structs.replace(claim, status=status))
+
+    await readiness.reconcile("default")
+
+    pool = stored_pool(world)
+    assert pool.status.nodes == 1
+    assert pool.status.resources["cpu"] == "4"
+    assert pool.status.resources["memory"] == "8Gi"
+
+
+async def test_a_class_that_finds_no_subnets_says_so(world: World, resolver: Resolver) -> None:
+    world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
+    world.seed(make_class())
+
+    await resolver.reconcile("default")
+
+    node_class = world.api.find(kinds.EC2_NODE_CLASS, "default")
+    assert node_class is not None
+    condition = conditions.find(node_class.status.conditions, "SubnetsReady")
+    assert condition is not None
+    assert (condition.reason, condition.message) == ("SubnetsNotFound", "tag a subnet")
+    assert not conditions.is_true(node_class.status.conditions, "Ready")
+
+
+async def test_a_class_stays_while_a_claim_needs_it_and_then_leaves_nothing(
+    world: World, resolver: Resolver
+) -> None:
+    claim = NodeClaim(metadata=ObjectMeta(name="claim"), spec=NodeClaimSpec(node_class_ref=CLASS))
+    world.seed(make_class(), claim)
+    await resolver.reconcile("default")
+    await world.api.delete(kinds.EC2_NODE_CLASS, "default")
+    world.see()
+
+    await resolver.reconcile("default")
+    assert world.api.find(kinds.EC2_NODE_CLASS, "default") is not None
+    assert await world.events("WaitingOnNodeClaimTermination")
+
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+    await resolver.reconcile("default")
+    assert world.api.find(kinds.EC2_NODE_CLASS, "default") is None
+    assert world.cloud.released == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("expire_after", "hours", "ends"),
+    [("720h", 719, False), ("720h", 720, True), ("Never", 10**5, False)],
+)
+async def test_a_claim_ends_when_its_time_is_up(
+    world: World, expire_after: str, hours: int, ends: bool
+) -> None:
+    claim = NodeClaim(
+        metadata=ObjectMeta(name="claim", finalizers=[labels.TERMINATION_FINALIZER]),
+        spec=NodeClaimSpec(node_class_ref=CLASS, expire_after=expire_after),
+    )
+    world.seed(claim)
+    world.pass_time(hours=hours)
+    expiration = Expiration(world.api, world.cluster, world.metrics, world.clock)
+
+    await expiration.reconcile("claim")
+
+    found = world.claim("claim")
+    assert found is not None
+    assert found.metadata.is_deleting is ends

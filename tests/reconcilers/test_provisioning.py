@@ -1,0 +1,258 @@
+"""Pods that wait get nodes: once, within limits, and with an answer when they cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.pods import Pod
+from controller.apis.taints import Requirement
+from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.plan import Plan
+from controller.reconcilers.provisioning.provisioner import Provisioner
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.state.snapshot import Snapshot
+from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
+
+NO_WAIT = timedelta(milliseconds=1)
+
+
+class Scenario:
+    """A provisioner whose every round is asked for, and whose questions are kept."""
+
+    def __init__(self) -> None:
+        self.world = world = World()
+        self.asked: list[list[str]] = []
+        self.provisioner = Provisioner(
+            world.api,
+            world.cloud,
+            world.cluster,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            self._solve,
+            Batcher(NO_WAIT, NO_WAIT),
+            nomination=timedelta(seconds=20),
+        )
+
+    async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        self.asked.append(sorted(p.key for p in pods))
+        return schedule(pods, snapshot=snapshot)
+
+    def change_leader(self) -> None:
+        """Let another process take over, which knows what the cluster shows and no more."""
+        self.provisioner = dataclasses.replace(
+            self.provisioner, batcher=Batcher(NO_WAIT, NO_WAIT), plan=Plan(), _inherited=None
+        )
+
+    async def round(self) -> None:
+        self.world.see()
+        self.provisioner.batcher.nudge(f"round-{len(self.asked)}")
+        await self.provisioner.run_once()
+        self.world.see()
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    scenario = Scenario()
+    scenario.world.seed(make_class(), make_pool())
+    return scenario
+
+
+async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
+    scenario: Scenario,
+) -> None:
+    scenario.world.seed(make_waiting_pod("web"))
+
+    await scenario.round()
+
+    (claim,) = scenario.world.claims()
+    assert claim.metadata.labels[labels.NODEPOOL] == "default"
+    assert claim.metadata.labels[labels.EC2NODECLASS] == "default"
+    assert [o.uid for o in claim.metadata.owner_references] == ["uid-of-default"]
+    assert claim.spec.resources.requests["cpu"]
+    types = [r for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE]
+    assert types
+    assert types[0].values
+    assert await scenario.world.events("Nominated")
+
+
+async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
+    scenario: Scenario,
+) -> None:
+    scenario.world.seed(*(make_waiting_pod(f"web-{n}") for n in range(10)))
+    await scenario.round()
+    bought = len(scenario.world.claims())
+
+    scenario.world.seed(make_waiting_pod("late", cpu="10m", memory="1Mi"))
+    await scenario.round()
+
+    assert scenario.asked[1] == ["default/late"]
+    assert len(scenario.world.claims()) - bought <= 1
+
+
+async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_written(
+    scenario: Scenario,
+) -> None:
+    world = scenario.world
+    world.seed(make_waiting_pod("web"))
+    await scenario.round()
+    (claim,) = world.claims()
+    scenario.change_leader()
+
+    await scenario.round()
+    assert len(scenario.asked) == 1
+
+    instance = await world.cloud.launch(claim, make_class())
+    launched = {
+        "providerID": instance.provider_id,
+        "capacity": dict(instance.capacity),
+        "allocatable": dict(instance.allocatable),
+    }
+    await world.api.patch(
+        kinds.NODE_CLAIM, claim.metadata.name, {"status": launched}, subresource="status"
+    )
+    await scenario.round()
+    assert scenario.asked == [["default/web"], ["default/web"]]
+    assert len(world.claims()) == 1
+
+
+async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
+    scenario: Scenario,
+) -> None:
+    scenario.world.seed(make_waiting_pod("web"))
+    await scenario.round()
+    scenario.change_leader()
+    await scenario.round()
+
+    scenario.world.pass_time(seconds=31)
+    await scenario.round()
+
+    assert len(scenario.asked) == 2
+
+
+async def test_pods_of_a_claim_that_was_given_up_are_placed_again(scenario: Scenario) -> None:
+    scenario.world.seed(make_waiting_pod("web"))
+    await scenario.round()
+    (claim,) = scenario.world.claims()
+    await scenario.world.api.patch(
+        kinds.NODE_CLAIM, claim.metadata.name, {"metadata": {"finalizers": []}}
+    )
+    await scenario.world.api.delete(kinds.NODE_CLAIM, claim.metadata.name)
+
+    await scenario.round()
+
+    assert scenario.asked == [["default/web"], ["default/web"]]
+    assert len(scenario.world.claims()) == 1
+
+
+async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted(
+    scenario: Scenario,
+) -> None:
+    scenario.world.seed(make_waiting_pod("web"))
+    await scenario.round()
+    (claim,) = scenario.world.claims()
+    node_class = make_class()
+    instance = await scenario.world.cloud.launch(claim, node_class)
+    await scenario.world.api.patch(
+        kinds.NODE_CLAIM,
+        claim.metadata.name,
+        {
+            "status": {
+                "providerID": instance.provider_id,
+                "capacity": dict(instance.capacity),
+                "allocatable": dict(instance.allocatable),
+            }
+        },
+        subresource="status",
+    )
+    claim = scenario.world.claims()[0]
+    node = scenario.world.join(claim)
+    waiting = scenario.world.api.find(kinds.POD, "web", "default")
+    assert waiting is not None
+    scenario.world.seed(
+        msgspec.structs.replace(
+            make_running_pod("web", node.metadata.name),
+            metadata=ObjectMeta(name="web", namespace="default", uid=waiting.metadata.uid),
+        )
+    )
+    await scenario.world.api.delete(kinds.NODE_CLAIM, claim.metadata.name)
+
+    await scenario.round()
+
+    assert len(scenario.world.claims()) == 2
+
+
+async def test_a_pod_that_fits_nowhere_is_told_why(scenario: Scenario) -> None:
+    scenario.world.seed(make_waiting_pod("huge", cpu="10000"))
+
+    await scenario.round()
+
+    assert scenario.world.claims() == []
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "cpu" in message
+
+
+async def test_without_a_ready_pool_a_pod_is_told_so() -> None:
+    scenario = Scenario()
+    scenario.world.seed(make_waiting_pod("web"))
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "NodePool" in message or "nodepool" in message
+
+
+async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
+    scenario: Scenario,
+) -> None:
+    lacks = Condition(
+        type="NodeClassReady", status="False", reason="NodeClassNotFound", message="create it"
+    )
+    pool = make_pool("unready")
+    status = msgspec.structs.replace(pool.status, conditions=[lacks])
+    scenario.world.seed(msgspec.structs.replace(pool, status=status))
+    scenario.world.seed(make_waiting_pod("giant", cpu="9999"))
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "NodePool default: " in message
+    assert "NodePool unready is not ready: create it" in message
+
+
+async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
+    scenario = Scenario()
+    pool = make_pool()
+    wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.moonshot"])
+    pool.spec.template.spec.requirements.append(wanted)
+    scenario.world.seed(make_class(), pool, make_waiting_pod("web"))
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("NoCompatibleInstanceTypes")
+    assert f"no instance type meets {labels.INSTANCE_TYPE} In [m5.moonshot]" in message
+
+
+async def test_a_pool_never_grows_past_its_limits() -> None:
+    scenario = Scenario()
+    scenario.world.seed(make_class(), make_pool(limits={"cpu": "4"}))
+    scenario.world.seed(*(make_waiting_pod(f"web-{n}") for n in range(30)))
+
+    for _ in range(3):
+        await scenario.round()
+
+    cpus = 0
+    for claim in scenario.world.claims():
+        instance = await scenario.world.cloud.launch(claim, make_class())
+        cpus += int(instance.capacity["cpu"])
+    assert 0 < cpus <= 4
+    assert await scenario.world.events("FailedScheduling")

@@ -1,0 +1,213 @@
+"""A node that is deleted goes gracefully, and its pods go in turn."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.workloads import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from controller.apiserver.errors import ConflictError
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.terminator import Terminator
+from tests.reconcilers.world import CLASS, World, make_class, make_running_pod, register_at_once
+
+NODE = "node-of-claim"
+
+
+class Scenario:
+    """One node with its claim, ready and running, and the loops that take it down."""
+
+    def __init__(self) -> None:
+        self.world = world = World()
+        parts = (world.api, world.cloud, world.cluster)
+        self.lifecycle = Lifecycle(
+            *parts,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            Finalization(*parts, world.metrics, world.clock),
+            before_registration=register_at_once,
+        )
+        self.terminator = Terminator(
+            *parts,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            Eviction(world.api, world.recorder, world.metrics),
+        )
+
+    async def up(self, **spec: object) -> None:
+        claim = NodeClaim(
+            metadata=ObjectMeta(name="claim"),
+            spec=NodeClaimSpec(node_class_ref=CLASS, **spec),  # type: ignore[arg-type]
+        )
+        self.world.seed(make_class(), claim)
+        await self.lifecycle.reconcile("claim")
+        launched = self.world.claim("claim")
+        assert launched is not None
+        self.world.join(launched)
+        await self.lifecycle.reconcile("claim")
+
+    async def delete_node(self) -> None:
+        await self.world.api.delete(kinds.NODE, NODE)
+        self.world.see()
+
+    async def work(self, seconds: int = 1) -> None:
+        """Let both loops run, a second at a time; a conflict is tried again, as the loops do."""
+        for _ in range(seconds):
+            for _ in range(2):
+                with suppress(ConflictError):
+                    await self.terminator.reconcile(NODE)
+                self.world.see()
+                with suppress(ConflictError):
+                    await self.lifecycle.reconcile("claim")
+                self.world.see()
+            self.world.pass_time(seconds=1)
+
+    def evicted(self) -> list[str]:
+        return [name for verb, _, name in self.world.api.calls if verb == "evict"]
+
+
+@pytest.fixture
+async def scenario() -> Scenario:
+    scenario = Scenario()
+    await scenario.up()
+    return scenario
+
+
+async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(scenario: Scenario) -> None:
+    scenario.world.seed(make_running_pod("web", NODE))
+    await scenario.delete_node()
+
+    await scenario.work()
+
+    node = scenario.world.node(NODE)
+    assert node is not None
+    assert [t.effect for t in node.spec.taints if t.key == labels.DISRUPTED_TAINT] == ["NoSchedule"]
+    assert node.metadata.labels[labels.EXCLUDE_FROM_LOAD_BALANCERS] == "karpenter"
+    assert scenario.evicted() == ["default/web"]
+
+
+async def test_the_instance_lives_until_the_last_pod_has_gone(scenario: Scenario) -> None:
+    scenario.world.seed(make_running_pod("web", NODE))
+    await scenario.delete_node()
+
+    await scenario.work(seconds=20)
+    assert scenario.world.cloud.machines
+
+    scenario.world.api.finish_pods()
+    scenario.world.see()
+    await scenario.work(seconds=5)
+
+    assert not scenario.world.cloud.machines
+    assert scenario.world.node(NODE) is None
+    assert scenario.world.claim("claim") is None
+
+
+async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(scenario: Scenario) -> None:
+    await scenario.delete_node()
+
+    await scenario.work(seconds=4)
+    assert scenario.world.cloud.machines
+
+    await scenario.work(seconds=5)
+    assert not scenario.world.cloud.machines
+
+
+async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(scenario: Scenario) -> None:
+    budget = PodDisruptionBudget(
+        metadata=ObjectMeta(name="guard", namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "web"})),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=0),
+    )
+    scenario.world.seed(budget, make_running_pod("web", NODE, labels={"app": "web"}))
+    await scenario.delete_node()
+
+    await scenario.work(seconds=10)
+
+    assert scenario.world.cloud.machines
+    pod = scenario.world.api.find(kinds.POD, "web", "default")
+    assert pod is not None
+    assert not pod.metadata.is_deleting
+    assert any(
+        "default/web" in message for message in await scenario.world.events("FailedDraining")
+    )
+
+
+async def test_daemons_outlive_the_workloads_they_serve(scenario: Scenario) -> None:
+    owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", name="cni", uid="d")
+    scenario.world.seed(
+        make_running_pod("web", NODE), make_running_pod("cni", NODE, ownerReferences=[owner])
+    )
+    await scenario.delete_node()
+
+    await scenario.work(seconds=2)
+    assert scenario.evicted() == ["default/web"]
+
+    scenario.world.api.finish_pods("default/web")
+    scenario.world.see()
+    await scenario.work(seconds=2)
+    assert scenario.evicted() == ["default/web", "default/cni"]
+
+
+async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: Scenario) -> None:
+    scenario.world.seed(
+        make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
+    )
+    await scenario.delete_node()
+
+    await scenario.work(seconds=10)
+
+    assert scenario.evicted() == []
+    assert scenario.world.cloud.machines
+
+
+async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
+    scenario = Scenario()
+    await scenario.up(termination_grace_period="1m")
+    scenario.world.seed(
+        make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
+    )
+    await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+    scenario.world.see()
+
+    await scenario.lifecycle.reconcile("claim")  # writes the deadline, deletes the node
+    scenario.world.see()
+    await scenario.work(seconds=20)
+    pod = scenario.world.api.find(kinds.POD, "batch", "default")
+    assert pod is not None
+    assert not pod.metadata.is_deleting, "its own 30 s of grace have not begun yet"
+
+    await scenario.work(seconds=20)
+
+    pod = scenario.world.api.find(kinds.POD, "batch", "default")
+    assert pod is None or pod.metadata.is_deleting
+
+
+async def test_a_node_whose_instance_vanished_is_let_go_at_once(scenario: Scenario) -> None:
+    claim = scenario.world.claim("claim")
+    assert claim is not None
+    scenario.world.seed(make_running_pod("web", NODE))
+    scenario.world.cloud.vanish(claim.status.provider_id)
+    await scenario.world.api.patch(
+        kinds.NODE,
+        NODE,
+        {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Gone"}]}},
+        subresource="status",
+    )
+    await scenario.delete_node()
+
+    await scenario.work()
+
+    assert scenario.world.node(NODE) is None
+    assert scenario.evicted() == []

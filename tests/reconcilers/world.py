@@ -1,0 +1,153 @@
+"""A cluster and a cloud in memory, with a clock that moves when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.kinds import Kind, KubernetesObject
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import (
+    Disruption,
+    NodeClaimTemplate,
+    NodeClaimTemplateSpec,
+    NodeClassReference,
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+)
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apis.taints import Taint
+from controller.apiserver.fake import FakeApiServer
+from controller.apiserver.port import Change
+from controller.cloudprovider.fake import FakeCloud
+from controller.cloudprovider.provider import Instance
+from controller.state.cluster import MIRRORED, Cluster
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+
+CLASS = NodeClassReference(group="karpenter.k8s.aws", kind="EC2NodeClass", name="default")
+READY = [Condition(type="Ready", status="True", reason="Ready")]
+
+
+class World:
+    """The fakes, the mirror between them, and verbs for what happens outside the controller."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+        self.api = FakeApiServer(self.clock)
+        self.cloud = FakeCloud(clock=self.clock)
+        self.cluster = Cluster()
+        self.metrics = Metrics()
+        self.recorder = Recorder(self.api, self.clock)
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def pass_time(self, **duration: float) -> None:
+        self.now += timedelta(**duration)
+
+    def seed(self, *objects: KubernetesObject) -> None:
+        self.api.seed(*objects)
+        self.see()
+
+    def see(self) -> None:
+        """Let the mirror hear of everything, as watches would tell it."""
+        for kind in MIRRORED:
+            self._see(kind)
+
+    def _see(self, kind: Kind[KubernetesObject]) -> None:
+        self.cluster.apply(kind, Change("RESET"))
+        for value in self.api.objects(kind):
+            self.cluster.apply(kind, Change("ADDED", value))
+        self.cluster.apply(kind, Change("SYNCED"))
+
+    def claim(self, name: str) -> NodeClaim | None:
+        return self.api.find(kinds.NODE_CLAIM, name)
+
+    def node(self, name: str) -> Node | None:
+        return self.api.find(kinds.NODE, name)
+
+    def claims(self) -> list[NodeClaim]:
+        return self.api.objects(kinds.NODE_CLAIM)
+
+    def instance_of(self, claim: NodeClaim) -> Instance:
+        return self.cloud.machines[claim.status.provider_id]
+
+    def join(self, claim: NodeClaim, *, ready: bool = True, taints: Sequence[Taint] = ()) -> Node:
+        """Let the claim's instance register a node, as its kubelet would."""
+        ready_now = Condition(type="Ready", status="True" if ready else "False", reason="Kubelet")
+        node = Node(
+            metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
+            spec=NodeSpec(
+                provider_id=claim.status.provider_id,
+                taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute"), *taints],
+            ),
+            status=NodeStatus(
+                capacity=claim.status.capacity,
+                allocatable=claim.status.allocatable,
+                conditions=[ready_now],
+            ),
+        )
+        self.seed(node)
+        return node
+
+    async def events(self, reason: str) -> list[str]:
+        """The messages of all events with this reason."""
+        await self.recorder.flush()
+        return [e.message for e in self.api.objects(kinds.EVENT) if e.reason == reason]
+
+
+async def register_at_once(claim: NodeClaim, node: Node) -> None:
+    """Do nothing before a node lets pods in."""
+
+
+def make_class(name: str = "default") -> EC2NodeClass:
+    node_class = EC2NodeClass(metadata=ObjectMeta(name=name))
+    status = msgspec.structs.replace(node_class.status, conditions=READY)
+    return msgspec.structs.replace(node_class, status=status)
+
+
+def make_pool(
+    name: str = "default", *, limits: dict[str, str] | None = None, **disruption: object
+) -> NodePool:
+    return NodePool(
+        metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"),
+        spec=NodePoolSpec(
+            template=NodeClaimTemplate(spec=NodeClaimTemplateSpec(node_class_ref=CLASS)),
+            limits=dict(limits or {}),
+            disruption=msgspec.convert(disruption, Disruption),
+        ),
+        status=NodePoolStatus(conditions=READY),
+    )
+
+
+def make_waiting_pod(name: str, *, cpu: str = "1", memory: str = "1Gi") -> Pod:
+    unschedulable = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default"),
+        spec=PodSpec(containers=[_container(cpu, memory)]),
+        status=PodStatus(phase="Pending", conditions=[unschedulable]),
+    )
+
+
+def make_running_pod(name: str, node: str, **metadata: object) -> Pod:
+    meta = msgspec.convert({"name": name, "namespace": "default", **metadata}, ObjectMeta)
+    return Pod(
+        metadata=meta,
+        spec=PodSpec(node_name=node, containers=[_container("1", "1Gi")]),
+        status=PodStatus(phase="Running", conditions=READY),
+    )
+
+
+def _container(cpu: str, memory: str) -> Container:
+    return Container(
+        name="app", resources=ResourceRequirements(requests={"cpu": cpu, "memory": memory})
+    )

@@ -1,0 +1,98 @@
+"""Answers played on a real control plane: kube-scheduler must accept every placement.
+
+A world is set on the stage with kube-scheduler 1.36 running as it comes: its nodes, those
+of our answer as the cheapest machines it allows, and the pods that wait. Nobody but
+kube-scheduler binds, and all its filters decide. It takes pods in an order of its own,
+though, and a tightly packed plan has no room for a pod in the wrong place; so
+
+- pods wait behind a scheduling gate and are let through in an order in which affinity and
+  spread can be met, those that have neither all at once;
+- each is told where it is expected when it is let through, by `status.nominatedNodeName`:
+  kube-scheduler looks at that node first, and takes it only if every filter accepts. (Not
+  sooner: to a spread, pods nominated to the node in question count as if they were there,
+  those nominated elsewhere do not, and every node looks too full.)
+
+Every pod that we called schedulable must be bound, and where we planned it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from testbed.cluster import Cluster
+from testbed.kubeclient import KubeClient, Kubeconfig
+from tests.parity import comparison, generated, worlds
+from tests.parity.stage import Stage, plan, until
+from tests.parity.validator import Trial, is_choosy, key_of
+
+pytestmark = pytest.mark.cluster
+
+SECONDS = 20.0
+"""How long kube-scheduler may take for a wave; it retries a pod after back-offs of seconds."""
+
+SEEDS = (1, 2, 4, 6, 7, 10, 11, 14, 16, 17, 18, 20, 21, 23, 26, 28, 30, 31)
+"""Of generated worlds: each feature that kube-scheduler decides on at least once."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(directory=tmp_path_factory.mktemp("played") / "cluster", name="played") as one:
+        yield one
+
+
+@pytest.fixture
+async def stage(cluster: Cluster) -> AsyncIterator[Stage]:
+    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as kube:
+        stage = Stage(kube)
+        yield stage
+        await stage.clear()
+
+
+async def misplaced(stage: Stage, world: Mapping[str, Any]) -> dict[str, str]:
+    """Play our answer to a world; return the pods that are not bound as planned, and why."""
+    answer = comparison.ours(world)
+    machines, expected = plan(world, answer)
+    pods = {key_of(one): one for one in world["pods"] if key_of(one) in expected}
+    await stage.set(world)
+    await stage.nodes(machines)
+    await stage.pods(list(pods.values()), gated=True)
+    assert await until(lambda: stage.ready(machines))
+    sequence = Trial(world, answer, world["instanceTypes"]).sequence()
+    for wave in waves(sequence, pods):
+        await stage.nominate({key: expected[key] for key in wave})
+        await stage.release(wave)
+        await until(lambda wave=wave: bound(stage, wave), within=SECONDS)  # type: ignore[misc]
+    where, reasons = await stage.bound(), await stage.reasons()
+    return {
+        key: f"planned for {name}, bound to {where.get(key)}: {reasons.get(key, '')}"
+        for key, name in expected.items()
+        if where.get(key) != name
+    }
+
+
+def waves(sequence: Sequence[str], pods: Mapping[str, Any]) -> list[list[str]]:
+    """Divide the pods into those to let through at once; one that minds others goes alone."""
+    found: list[list[str]] = []
+    for key in sequence:
+        if not found or is_choosy(pods[key]) or is_choosy(pods[found[-1][-1]]):
+            found.append([])
+        found[-1].append(key)
+    return found
+
+
+async def bound(stage: Stage, wave: Sequence[str]) -> bool:
+    return set(wave) <= (await stage.bound()).keys()
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"{seed}-{generated.features(seed)[0]}")
+async def test_kube_scheduler_accepts_every_placement(stage: Stage, seed: int) -> None:
+    assert await misplaced(stage, generated.world(seed)) == {}
+
+
+async def test_kube_scheduler_accepts_two_hundred_mixed_pods_on_tightly_packed_nodes(
+    stage: Stage,
+) -> None:
+    assert await misplaced(stage, worlds.mixed(200, 3)) == {}

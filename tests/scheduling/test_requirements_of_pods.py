@@ -1,0 +1,290 @@
+"""Which pools and types a pod's selectors, affinities and tolerations leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.taints import Requirement
+from tests.builders import (
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_type,
+    make_types,
+    needs,
+    taint,
+    tolerate,
+)
+from tests.expectations import (
+    expect_nodes,
+    expect_scheduled,
+    expect_unschedulable,
+    node_of,
+    schedule_on,
+    values_of,
+)
+
+
+def test_a_pod_gets_the_cheapest_type_that_holds_it() -> None:
+    pod = make_pod(cpu="3")
+
+    results = schedule_on(make_nodepool(), [pod], types=make_types(2, 4, 8))
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].instance_types[0] == "m-4"
+
+
+def test_price_is_compared_over_all_offerings() -> None:
+    types = (
+        make_type("dear", offerings=[make_offering("zone-a", labels.ON_DEMAND, 0.2)]),
+        make_type(
+            "cheap-in-b",
+            offerings=[
+                make_offering("zone-a", labels.ON_DEMAND, 0.3),
+                make_offering("zone-b", labels.ON_DEMAND, 0.1),
+            ],
+        ),
+    )
+
+    results = schedule_on(make_nodepool(), [make_pod()], types=types)
+
+    assert results.new_nodes[0].instance_types[0] == "cheap-in-b"
+    assert results.cost == pytest.approx(0.1)
+
+
+def test_an_offering_without_capacity_is_not_bought() -> None:
+    types = (
+        make_type("gone", offerings=[make_offering("zone-a", "spot", 0.01, available=False)]),
+        make_type("here", offerings=[make_offering("zone-a", "spot", 0.05)]),
+    )
+
+    results = schedule_on(make_nodepool(), [make_pod()], types=types)
+
+    assert results.new_nodes[0].instance_types == ("here",)
+
+
+def test_a_node_selector_narrows_the_zone_of_the_claim() -> None:
+    pod = make_pod(node_selector={labels.ZONE: "zone-b"})
+
+    results = schedule_on(make_nodepool(), [pod])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_a_claim_leaves_the_zone_open_when_no_pod_needs_one() -> None:
+    results = schedule_on(make_nodepool(), [make_pod()])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == []
+
+
+def test_an_old_label_name_means_the_new_one() -> None:
+    pod = make_pod(node_selector={"failure-domain.beta.kubernetes.io/zone": "zone-c"})
+
+    results = schedule_on(make_nodepool(), [pod])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
+
+
+@pytest.mark.parametrize(
+    ("term", "allowed"),
+    [
+        (needs("size", "Gt", "4"), {"m-8", "m-16"}),
+        (needs("size", "Gte", "4"), {"m-4", "m-8", "m-16"}),
+        (needs("size", "Lt", "4"), {"m-2"}),
+        (needs("size", "Lte", "4"), {"m-2", "m-4"}),
+        (needs("size", "NotIn", "2", "4"), {"m-8", "m-16"}),
+        (needs("size", "In", "8"), {"m-8"}),
+        (needs("size", "Exists"), {"m-2", "m-4", "m-8", "m-16"}),
+    ],
+    ids=lambda term: term.operator if isinstance(term, Requirement) else "",
+)
+def test_every_operator_narrows_the_types(term: Requirement, allowed: set[str]) -> None:
+    types = [
+        make_type(f"m-{size}", cpu=str(size), requirements=[needs("size", "In", str(size))])
+        for size in (2, 4, 8, 16)
+    ]
+
+    results = schedule_on(
+        make_nodepool(), [make_pod(cpu="100m", node_affinity=[[term]])], types=types
+    )
+
+    expect_scheduled(results)
+    assert set(results.new_nodes[0].instance_types) == allowed
+
+
+def test_one_of_several_affinity_terms_is_enough_and_the_claim_promises_it() -> None:
+    pod = make_pod(
+        node_affinity=[[needs(labels.ZONE, "In", "nowhere")], [needs(labels.ZONE, "In", "zone-b")]]
+    )
+
+    results = schedule_on(make_nodepool(), [pod])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_a_label_nobody_sets_keeps_the_pod_out() -> None:
+    pod = make_pod(node_selector={"team": "red"})
+
+    expect_unschedulable(schedule_on(make_nodepool(), [pod]), pod, "default", "team In [red]")
+
+
+def test_a_label_of_the_pool_lets_the_pod_in() -> None:
+    pod = make_pod(node_selector={"team": "red"})
+
+    expect_nodes(schedule_on(make_nodepool(labels={"team": "red"}), [pod]), 1)
+
+
+def test_pods_choose_the_value_of_a_label_the_pool_only_says_exists() -> None:
+    pods = [make_pod(node_selector={"team": team}) for team in ("red", "blue", "red")]
+
+    results = schedule_on(make_nodepool(requirements=[needs("team", "Exists")]), pods)
+
+    expect_nodes(results, 2)
+    assert values_of(node_of(results, pods[0]), "team") == ["red"]
+    assert node_of(results, pods[0]).labels["team"] == "red"
+    assert values_of(node_of(results, pods[1]), "team") == ["blue"]
+
+
+def test_two_systems_are_never_promised_on_one_node() -> None:
+    both = [make_type("any", cpu="16", requirements=[needs("flavour", "In", "x", "y")])]
+    pods = [make_pod(node_selector={"flavour": flavour}) for flavour in ("x", "y")]
+
+    expect_nodes(schedule_on(make_nodepool(), pods, types=both), 2)
+
+
+def test_a_type_without_an_attribute_is_not_taken_for_one_that_has_it() -> None:
+    plain = make_type(
+        "plain", requirements=[needs(f"{labels.AWS_GROUP}/instance-gpu-name", "DoesNotExist")]
+    )
+    pod = make_pod(node_affinity=[[needs(f"{labels.AWS_GROUP}/instance-gpu-name", "Exists")]])
+
+    expect_unschedulable(schedule_on(make_nodepool(), [pod], types=[plain]), pod, "gpu-name")
+
+
+def test_only_pods_that_tolerate_the_taint_open_nodes_of_the_pool() -> None:
+    stranger, friend = make_pod(), make_pod(tolerations=[tolerate("team", "red")])
+    pool = make_nodepool(taints=[taint("team", "red")])
+
+    results = schedule_on(pool, [stranger, friend])
+
+    expect_unschedulable(results, stranger, "taint team=red:NoSchedule")
+    assert node_of(results, friend).pods == (friend.key,)
+
+
+def test_a_soft_taint_is_avoided_until_nothing_else_is_left() -> None:
+    soft = make_nodepool("soft", taints=[taint("slow", effect="PreferNoSchedule")], weight=10)
+    hard = make_nodepool("hard")
+
+    both = schedule_on(make_snapshot(soft, hard, types=make_types()), [make_pod()])
+    alone = schedule_on(soft, [make_pod()])
+
+    assert both.new_nodes[0].node_pool == "hard"
+    assert alone.new_nodes[0].node_pool == "soft"
+
+
+def test_startup_taints_keep_no_pod_away() -> None:
+    expect_nodes(schedule_on(make_nodepool(startup_taints=[taint("cni")]), [make_pod()]), 1)
+
+
+def test_the_heavier_pool_is_used_even_if_it_is_dearer() -> None:
+    heavy = make_nodepool(
+        "heavy", weight=50, requirements=[needs(labels.CAPACITY_TYPE, "In", "on-demand")]
+    )
+    light = make_nodepool("light", requirements=[needs(labels.CAPACITY_TYPE, "In", "spot")])
+    types = make_types(capacity_types=("spot", "on-demand"))
+
+    results = schedule_on(make_snapshot(heavy, light, types=types), make_pods(3))
+
+    assert {node.node_pool for node in results.new_nodes} == {"heavy"}
+
+
+def test_among_equal_weights_the_price_decides() -> None:
+    one = make_nodepool("od", requirements=[needs(labels.CAPACITY_TYPE, "In", "on-demand")])
+    other = make_nodepool("spot", requirements=[needs(labels.CAPACITY_TYPE, "In", "spot")])
+    types = make_types(capacity_types=("spot", "on-demand"))
+
+    results = schedule_on(make_snapshot(one, other, types=types), make_pods(3))
+
+    assert {node.node_pool for node in results.new_nodes} == {"spot"}
+
+
+def test_spot_and_on_demand_both_stay_on_the_claim_when_both_are_allowed() -> None:
+    types = make_types(capacity_types=("spot", "on-demand"))
+
+    results = schedule_on(make_nodepool(), [make_pod()], types=types)
+
+    assert values_of(results.new_nodes[0], labels.CAPACITY_TYPE) == []
+
+
+def test_on_demand_is_named_when_it_is_cheaper_than_spot() -> None:
+    odd = make_type(
+        "odd",
+        offerings=[make_offering("zone-a", "spot", 0.3), make_offering("zone-a", "on-demand", 0.2)],
+    )
+
+    results = schedule_on(make_nodepool(), [make_pod()], types=[odd])
+
+    assert values_of(results.new_nodes[0], labels.CAPACITY_TYPE) == ["on-demand"]
+
+
+def test_min_values_keeps_so_many_types_on_the_claim() -> None:
+    pool = make_nodepool(requirements=[needs(labels.INSTANCE_TYPE, "Exists", min_values=3)])
+
+    results = schedule_on(pool, make_pods(9, cpu="3"), types=make_types(2, 4, 8, 16))
+
+    expect_scheduled(results)
+    assert all(len(node.instance_types) >= 3 for node in results.new_nodes)
+
+
+def test_min_values_that_cannot_be_met_keep_the_pods_out() -> None:
+    pool = make_nodepool(requirements=[needs(labels.INSTANCE_TYPE, "Exists", min_values=9)])
+    pod = make_pod()
+
+    expect_unschedulable(schedule_on(pool, [pod]), pod, "minValues")
+
+
+def test_six_hundred_types_at_most_stand_on_a_claim_cheapest_first() -> None:
+    types = [make_type(f"t-{n:04d}", price=0.1 + n * 1e-5) for n in range(700)]
+
+    node = schedule_on(make_nodepool(), [make_pod()], types=types).new_nodes[0]
+
+    assert len(node.instance_types) == 600
+    assert node.instance_types[0] == "t-0000"
+    assert list(node.instance_types) == sorted(node.instance_types)
+
+
+def test_without_a_pool_every_pod_hears_so() -> None:
+    pod = make_pod()
+
+    expect_unschedulable(schedule_on(make_snapshot(), [pod]), pod, "no NodePool")
+
+
+def test_causes_count_what_fails_for_the_most_types() -> None:
+    pod = make_pod(memory="40Gi", node_selector={labels.ZONE: "zone-a"})
+    small = [make_type(f"s-{n}", memory="8Gi") for n in range(3)]
+    gone = make_type(
+        "g", memory="64Gi", offerings=[make_offering("zone-a", "spot", 1, available=False)]
+    )
+
+    results = schedule_on(make_nodepool(), [pod], types=[*small, gone])
+
+    expect_unschedulable(
+        results, pod, "4 types: 3 too small for memory 40Gi", "1 have no capacity in zone-a"
+    )
+
+
+def test_a_pod_that_claims_devices_is_told_that_nobody_allocates_them() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    claiming, plain = make_pod(spec={"resourceClaims": claims}), make_pod()
+
+    results = schedule_on(make_nodepool(), [claiming, plain], types=make_types(2))
+
+    expect_unschedulable(
+        results,
+        claiming,
+        "asks for devices by resource claims, which are not allocated here",
+    )
+    assert set(results.unschedulable) == {claiming.key}, "the other is placed"

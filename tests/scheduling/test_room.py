@@ -1,0 +1,292 @@
+"""How much fits where: requests, daemons, limits, nodes that exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.workloads import LimitRange
+from controller.state.nodes import StateNode
+from tests.builders import (
+    make_claim,
+    make_daemonset,
+    make_node,
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_type,
+    make_types,
+    needs,
+    taint,
+    tolerate,
+)
+from tests.expectations import (
+    expect_nodes,
+    expect_on_existing,
+    expect_scheduled,
+    expect_unschedulable,
+    schedule_on,
+    values_of,
+)
+
+
+def _container(cpu: str, **more: Any) -> dict[str, Any]:
+    return {"name": f"c-{cpu}", "resources": {"requests": {"cpu": cpu}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("spec", "smallest"),
+    [
+        pytest.param({"initContainers": [_container("3")]}, "m-4", id="init container counts"),
+        pytest.param(
+            {"initContainers": [_container("1", restartPolicy="Always")]},
+            "m-2",
+            id="sidecar adds up",
+        ),
+        pytest.param(
+            {"initContainers": [_container("2", restartPolicy="Always"), _container("2")]},
+            "m-4",
+            id="init container runs beside earlier sidecars",
+        ),
+        pytest.param({"overhead": {"cpu": "2"}}, "m-4", id="overhead"),
+        pytest.param({"resources": {"requests": {"cpu": "7"}}}, "m-8", id="pod-level requests"),
+    ],
+)
+def test_requests_are_counted_as_kubernetes_counts_them(
+    spec: dict[str, Any], smallest: str
+) -> None:
+    results = schedule_on(make_nodepool(), [make_pod(cpu="1", spec=spec)])
+
+    assert results.new_nodes[0].instance_types[0] == smallest
+
+
+def test_the_number_of_pods_per_node_is_a_limit() -> None:
+    results = schedule_on(
+        make_nodepool(), make_pods(10, cpu="1m", memory="1Mi"), types=make_types(4, pods="4")
+    )
+
+    expect_nodes(results, 3)
+
+
+def test_an_extended_resource_finds_the_types_that_have_it() -> None:
+    types = [make_type("gpu", capacity={"nvidia.com/gpu": "4"}, price=3), make_type("plain")]
+    pods = make_pods(5, requests={"cpu": "100m", "nvidia.com/gpu": "1"})
+
+    results = schedule_on(make_nodepool(), pods, types=types)
+
+    expect_nodes(results, 2)
+    assert {node.instance_types for node in results.new_nodes} == {("gpu",)}
+
+
+def test_a_resource_nobody_has_is_named() -> None:
+    pod = make_pod(requests={"example.com/fpga": "1"})
+
+    expect_unschedulable(schedule_on(make_nodepool(), [pod]), pod, "have no example.com/fpga")
+
+
+def test_daemons_take_their_share_before_pods_do() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(4), daemon_sets=(make_daemonset(cpu="1"),)
+    )
+
+    results = schedule_on(snapshot, make_pods(4, cpu="1"))
+
+    expect_nodes(results, 2)
+    assert results.new_nodes[0].requests["cpu"] == 1000 * (len(results.new_nodes[0].pods) + 1)
+
+
+def test_a_daemon_takes_nothing_where_it_does_not_run() -> None:
+    elsewhere = make_daemonset(cpu="1", node_selector={labels.ARCH: "arm64"})
+    barred = make_daemonset("barred", cpu="1")
+    pool = make_nodepool(taints=[taint("own")])
+    snapshot = make_snapshot(pool, types=make_types(4), daemon_sets=(elsewhere, barred))
+
+    results = schedule_on(snapshot, make_pods(4, tolerations=[tolerate("own")]))
+
+    expect_nodes(results, 1)
+
+
+def test_a_daemon_without_requests_gets_those_of_the_limit_range() -> None:
+    daemon = make_daemonset(requests={})
+    limits = msgspec.convert(
+        {
+            "metadata": {"name": "defaults", "namespace": "kube-system"},
+            "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "1"}}]},
+        },
+        LimitRange,
+    )
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(4), daemon_sets=(daemon,), limit_ranges=(limits,)
+    )
+
+    expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
+
+
+def test_a_limit_of_cpu_stops_a_pool() -> None:
+    pods = make_pods(12, cpu="1")
+
+    results = schedule_on(make_nodepool(limits={"cpu": "8"}), pods, types=make_types(2, 4, 8))
+
+    assert len(results.unschedulable) == 4
+    expect_unschedulable(
+        results, next(p for p in pods if p.key in results.unschedulable), "limit of cpu"
+    )
+
+
+def test_a_limit_of_nodes_stops_a_pool() -> None:
+    results = schedule_on(
+        make_nodepool(limits={"nodes": "2"}), make_pods(12, cpu="1"), types=make_types(4)
+    )
+
+    assert len(results.new_nodes) == 2
+    assert len(results.unschedulable) == 4
+
+
+def test_what_a_full_pool_cannot_take_goes_to_the_next() -> None:
+    first = make_nodepool("first", weight=10, limits={"cpu": "4"})
+    second = make_nodepool("second")
+
+    results = schedule_on(make_snapshot(first, second, types=make_types(4)), make_pods(8))
+
+    expect_nodes(results, 2)
+    assert sorted(node.node_pool for node in results.new_nodes) == ["first", "second"]
+
+
+def test_nodes_of_the_pool_count_against_its_limit() -> None:
+    pool = make_nodepool(limits={"cpu": "6"})
+    node = make_node("busy", pool="default", cpu="4")
+    running = make_pod(cpu="4", node="busy")
+    pod = make_pod(cpu="3")
+    snapshot = make_snapshot(pool, types=make_types(2, 4), nodes=[node], pods=(running,))
+
+    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "limit of cpu")
+
+
+def test_the_more_important_pods_come_first_when_room_is_short() -> None:
+    low, high = make_pods(4, cpu="2", priority=1), make_pods(2, cpu="1", priority=100)
+
+    results = schedule_on(make_nodepool(limits={"cpu": "2"}), [*low, *high], types=make_types(2))
+
+    assert not {pod.key for pod in high} & set(results.unschedulable)
+
+
+def test_pods_that_fit_nowhere_do_not_starve_those_that_do() -> None:
+    hopeless, modest = make_pods(50, cpu="500", priority=100), make_pods(4)
+
+    results = schedule_on(make_nodepool(), [*hopeless, *modest])
+
+    assert set(results.unschedulable) == {pod.key for pod in hopeless}
+
+
+def test_room_on_nodes_that_exist_is_used_first() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(), nodes=[make_node("b"), make_node("a")], pods=(make_pod(node="a", cpu="3"),)
+    )
+    pods = make_pods(5)
+
+    results = schedule_on(snapshot, pods)
+
+    expect_nodes(results, 0)
+    assert {name: len(found) for name, found in results.existing_nodes.items()} == {"a": 1, "b": 4}
+
+
+def test_a_claim_in_flight_is_a_node_already() -> None:
+    pods = make_pods(4)
+    snapshot = make_snapshot(make_nodepool(), nodes=[StateNode(claim=make_claim("coming"))])
+
+    results = schedule_on(snapshot, pods)
+
+    expect_on_existing(results, "coming", pods)
+
+
+def test_startup_and_ephemeral_taints_of_a_young_node_are_ignored() -> None:
+    claim = make_claim("young", startup_taints=[taint("cni")])
+    node = make_node(
+        "young",
+        labels={labels.REGISTERED: "true", labels.NODEPOOL: "default"},
+        taints=[taint("cni"), taint(labels.NOT_READY_TAINT)],
+    )
+    pod = make_pod()
+
+    young = make_snapshot(make_nodepool(), nodes=[StateNode(node=node, claim=claim)])
+
+    expect_on_existing(schedule_on(young, [pod]), "young", [pod])
+
+
+def test_the_same_taints_count_once_the_node_is_initialized() -> None:
+    claim = make_claim("old", startup_taints=[taint("cni")])
+    node = make_node("old", pool="default", taints=[taint("cni")])
+    old = make_snapshot(make_nodepool(), nodes=[StateNode(node=node, claim=claim)])
+
+    expect_nodes(schedule_on(old, [make_pod()]), 1)
+
+
+def test_a_node_on_its_way_out_takes_nobody() -> None:
+    leaving = StateNode(node=make_node("leaving"), deleting=True)
+
+    expect_nodes(schedule_on(make_snapshot(make_nodepool(), nodes=[leaving]), [make_pod()]), 1)
+
+
+def test_daemons_still_to_come_have_their_room_kept_on_nodes_that_exist() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(), nodes=[make_node("a", cpu="2")], daemon_sets=(make_daemonset(cpu="1500m"),)
+    )
+
+    expect_nodes(schedule_on(snapshot, [make_pod(cpu="1")]), 1)
+
+
+def test_pods_of_a_host_port_share_no_node() -> None:
+    results = schedule_on(make_nodepool(), make_pods(3, cpu="100m", host_ports=[8080]))
+
+    expect_nodes(results, 3)
+
+
+def test_a_taken_host_port_closes_a_node() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(), nodes=[make_node("a")], pods=(make_pod(node="a", host_ports=[80]),)
+    )
+
+    results = schedule_on(snapshot, [make_pod(host_ports=[80]), make_pod(host_ports=[81])])
+
+    assert len(results.existing_nodes["a"]) == 1
+    expect_nodes(results, 1)
+
+
+def test_two_solves_of_one_world_are_equal() -> None:
+    pods = [
+        *make_pods(20, cpu="700m"),
+        *make_pods(7, cpu="2", node_selector={labels.ZONE: "zone-b"}),
+        *make_pods(5, node_affinity=[[needs(labels.ZONE, "NotIn", "zone-a")]]),
+    ]
+    snapshot = make_snapshot(make_nodepool(), types=make_types(capacity_types=("spot",)))
+
+    assert schedule_on(snapshot, pods) == schedule_on(snapshot, list(reversed(pods)))
+
+
+def test_the_cost_is_never_below_the_bound() -> None:
+    results = schedule_on(make_nodepool(), make_pods(300, cpu="1300m", memory="3Gi"))
+
+    expect_scheduled(results)
+    assert results.lower_bound <= results.cost <= 1.2 * results.lower_bound
+
+
+def test_reserved_capacity_is_used_first_and_never_beyond_its_count() -> None:
+    offerings = [
+        make_offering("zone-a", labels.RESERVED, 1e-7, reservation="cr-1", count=2),
+        make_offering("zone-a", labels.ON_DEMAND, 0.2),
+    ]
+    types = [make_type("t", cpu="4", offerings=offerings)]
+
+    results = schedule_on(make_nodepool(), make_pods(12, cpu="1"), types=types)
+
+    expect_nodes(results, 3)
+    reserved = [
+        node for node in results.new_nodes if values_of(node, labels.CAPACITY_TYPE) == ["reserved"]
+    ]
+    assert len(reserved) == 2
+    assert results.cost == pytest.approx(0.2, abs=1e-5)

@@ -1,0 +1,354 @@
+"""Spread, affinity and anti-affinity: which pods lie where."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.scheduling.settings import Settings
+from tests.builders import (
+    by_hostname,
+    make_namespace,
+    make_node,
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_type,
+    make_types,
+    near,
+    needs,
+    spread,
+    taint,
+)
+from tests.expectations import (
+    expect_nodes,
+    expect_on_existing,
+    expect_scheduled,
+    expect_skew,
+    expect_unschedulable,
+    node_of,
+    schedule_on,
+    values_of,
+)
+
+WEB = {"app": "web"}
+DB = {"app": "db"}
+
+
+def test_pods_spread_evenly_over_zones() -> None:
+    pods = make_pods(7, labels=WEB, spreads=[spread(WEB)])
+
+    expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 2, 2, 3)
+
+
+def test_running_pods_count_in_a_spread() -> None:
+    running = tuple(make_pods(2, labels=WEB, node="a", cpu="2"))
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", zone="zone-a")], pods=running)
+    pods = make_pods(4, labels=WEB, spreads=[spread(WEB)])
+
+    expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 2, 2)
+
+
+def test_pods_that_are_leaving_or_finished_do_not_count() -> None:
+    done = make_pod(labels=WEB, node="a")
+    done = msgspec.structs.replace(
+        done, status=msgspec.structs.replace(done.status, phase="Succeeded")
+    )
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1m")], pods=(done,))
+    pods = make_pods(3, labels=WEB, spreads=[spread(WEB)])
+
+    expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 1, 1, 1)
+
+
+def test_a_spread_compares_only_zones_the_pod_may_use() -> None:
+    pods = make_pods(
+        6,
+        labels=WEB,
+        spreads=[spread(WEB)],
+        node_affinity=[[needs(labels.ZONE, "In", "zone-a", "zone-b")]],
+    )
+
+    expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 3, 3)
+
+
+def test_a_zone_that_exists_but_is_full_holds_the_others_back() -> None:
+    full = make_node("full", zone="zone-x", cpu="1m")
+    pods = make_pods(6, labels=WEB, spreads=[spread(WEB)])
+
+    results = schedule_on(make_snapshot(make_nodepool(), nodes=[full]), pods)
+
+    assert sum(len(node.pods) for node in results.new_nodes) == 3
+    assert len(results.unschedulable) == 3
+
+
+def test_a_tainted_zone_counts_unless_taints_are_honored() -> None:
+    barred = make_node("barred", zone="zone-x", taints=[taint("own")])
+    snapshot = make_snapshot(make_nodepool(), nodes=[barred])
+    strict = make_pods(6, labels=WEB, spreads=[spread(WEB)])
+    honoring = make_pods(6, labels=WEB, spreads=[spread(WEB, nodeTaintsPolicy="Honor")])
+
+    assert len(schedule_on(snapshot, strict).unschedulable) == 3
+    expect_scheduled(schedule_on(snapshot, honoring))
+
+
+def test_min_domains_holds_pods_back_while_there_are_too_few() -> None:
+    pods = make_pods(6, labels=WEB, spreads=[spread(WEB, minDomains=5)])
+
+    results = schedule_on(make_nodepool(), pods)
+
+    assert sum(len(node.pods) for node in results.new_nodes) == 3
+    expect_unschedulable(
+        results, next(p for p in pods if p.key in results.unschedulable), "topology spread"
+    )
+
+
+def test_pods_spread_over_hostnames_get_a_node_each() -> None:
+    pods = make_pods(4, labels=WEB, cpu="100m", spreads=[spread(WEB, labels.HOSTNAME)])
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 4)
+
+
+def test_a_wider_skew_over_hostnames_lets_more_share() -> None:
+    pods = make_pods(4, labels=WEB, cpu="100m", spreads=[spread(WEB, labels.HOSTNAME, max_skew=2)])
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 2)
+
+
+def test_pods_spread_over_capacity_types() -> None:
+    types = make_types(capacity_types=("spot", "on-demand"))
+    pods = make_pods(4, labels=WEB, spreads=[spread(WEB, labels.CAPACITY_TYPE)])
+
+    expect_skew(schedule_on(make_nodepool(), pods, types=types), labels.CAPACITY_TYPE, pods, 2, 2)
+
+
+def test_pods_spread_over_any_label() -> None:
+    racks = [make_type(f"rack-{n}", requirements=[needs("rack", "In", str(n))]) for n in range(3)]
+    pods = make_pods(6, labels=WEB, spreads=[spread(WEB, "rack")])
+
+    expect_skew(schedule_on(make_nodepool(), pods, types=racks), "rack", pods, 2, 2, 2)
+
+
+def test_pods_spread_over_zones_and_hostnames_at_once() -> None:
+    pods = make_pods(6, labels=WEB, cpu="100m", spreads=[spread(WEB), spread(WEB, labels.HOSTNAME)])
+
+    results = schedule_on(make_nodepool(), pods)
+
+    expect_nodes(results, 6)
+    expect_skew(results, labels.ZONE, pods, 2, 2, 2)
+
+
+def test_each_revision_spreads_for_itself() -> None:
+    pods = [
+        make_pod(
+            labels=WEB | {"pod-template-hash": revision},
+            spreads=[spread(WEB, matchLabelKeys=["pod-template-hash"])],
+        )
+        for revision in ("one", "two")
+        for _ in range(3)
+    ]
+
+    results = schedule_on(make_nodepool(), pods)
+
+    expect_skew(results, labels.ZONE, pods[:3], 1, 1, 1)
+    expect_skew(results, labels.ZONE, pods[3:], 1, 1, 1)
+
+
+def test_schedule_anyway_spreads_when_it_can_and_yields_when_it_cannot() -> None:
+    pods = make_pods(6, labels=WEB, spreads=[spread(WEB, when="ScheduleAnyway")])
+    full = make_snapshot(make_nodepool(), nodes=[make_node("full", zone="zone-x", cpu="1m")])
+
+    expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 2, 2, 2)
+    expect_scheduled(schedule_on(full, pods))
+
+
+def test_preferences_can_be_ignored() -> None:
+    pods = make_pods(3, labels=WEB, cpu="100m", preferred_anti_affinity=[(1, by_hostname(WEB))])
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 3)
+    ignoring = Settings(preference_policy="Ignore")
+    expect_nodes(schedule_on(make_nodepool(), pods, settings=ignoring), 1)
+
+
+def test_the_heaviest_node_preference_that_can_be_met_is() -> None:
+    pod = make_pod(
+        preferred_nodes=[
+            (1, [needs(labels.ZONE, "In", "zone-c")]),
+            (50, [needs(labels.ZONE, "In", "nowhere")]),
+        ]
+    )
+
+    results = schedule_on(make_nodepool(), [pod])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
+
+
+def test_pods_that_repel_each_other_by_hostname_get_a_node_each() -> None:
+    pods = make_pods(3, labels=WEB, anti_affinity=[by_hostname(WEB)])
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 3)
+
+
+def test_pods_that_repel_each_other_by_zone_are_one_per_zone() -> None:
+    pods = make_pods(4, labels=WEB, anti_affinity=[near(WEB)])
+
+    results = schedule_on(make_nodepool(), pods)
+
+    assert len(results.new_nodes) == 3
+    expect_unschedulable(
+        results, next(p for p in pods if p.key in results.unschedulable), "anti-affinity"
+    )
+
+
+def test_one_pod_that_repels_another_kind_never_shares_its_node() -> None:
+    shy = make_pod(labels=DB, cpu="100m", anti_affinity=[by_hostname(WEB)])
+    web = make_pod(labels=WEB, cpu="100m")
+
+    expect_nodes(schedule_on(make_nodepool(), [shy, web]), 2)
+
+
+def test_a_zone_of_repelled_pods_stays_closed_to_those_who_repel_them() -> None:
+    web = make_pods(2, labels=WEB, node_selector={labels.ZONE: "zone-a"})
+    shy = make_pods(2, labels=DB, anti_affinity=[near(WEB)])
+
+    results = schedule_on(make_nodepool(), [*web, *shy])
+
+    expect_scheduled(results)
+    assert {values_of(node_of(results, pod), labels.ZONE)[0] for pod in shy} & {"zone-a"} == set()
+
+
+def test_running_pods_keep_away_those_they_repel() -> None:
+    guard = make_pod(labels=DB, node="a", anti_affinity=[by_hostname(WEB)])
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a")], pods=(guard,))
+
+    expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
+
+
+def test_pods_go_to_the_zone_of_those_they_need() -> None:
+    target = make_pod(labels=DB, node="b")
+    snapshot = make_snapshot(
+        make_nodepool(), nodes=[make_node("b", zone="zone-b", cpu="1")], pods=(target,)
+    )
+    pods = make_pods(3, affinity=[near(DB)])
+
+    results = schedule_on(snapshot, pods)
+
+    expect_skew(results, labels.ZONE, pods, 3)
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_pods_that_need_their_own_kind_all_go_to_one_zone() -> None:
+    pods = make_pods(9, labels=WEB, affinity=[near(WEB)])
+
+    expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 9)
+
+
+def test_the_zone_they_go_to_is_one_that_can_hold_them_cheaply() -> None:
+    types = [
+        make_type(
+            "t",
+            offerings=[
+                make_offering("zone-a", "spot", 0.5),
+                make_offering("zone-b", "spot", 0.1),
+                make_offering("zone-c", "spot", 0.05, available=False),
+            ],
+        )
+    ]
+    pods = make_pods(3, labels=WEB, affinity=[near(WEB)])
+
+    results = schedule_on(make_nodepool(), pods, types=types)
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_pods_find_those_of_the_same_batch_they_need() -> None:
+    db = make_pods(2, labels=DB)
+    web = make_pods(3, labels=WEB, cpu="3", affinity=[near(DB)])
+
+    results = schedule_on(make_nodepool(), [*web, *db])
+
+    expect_scheduled(results)
+    zones = {values_of(node_of(results, pod), labels.ZONE)[0] for pod in web}
+    assert zones <= {values_of(node_of(results, pod), labels.ZONE)[0] for pod in db}
+
+
+def test_a_pod_that_needs_nobody_who_is_there_waits() -> None:
+    pod = make_pod(affinity=[near(DB)])
+
+    expect_unschedulable(schedule_on(make_nodepool(), [pod]), pod, "affinity", "no matching pod")
+
+
+def test_pods_that_need_their_own_kind_by_hostname_share_one_node() -> None:
+    pods = make_pods(5, labels=WEB, cpu="1", affinity=[by_hostname(WEB)])
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 1)
+
+
+def test_those_who_do_not_fit_beside_their_own_kind_wait() -> None:
+    pods = make_pods(5, labels=WEB, cpu="1", affinity=[by_hostname(WEB)])
+
+    results = schedule_on(make_nodepool(), pods, types=make_types(2, 4))
+
+    assert [len(node.pods) for node in results.new_nodes] == [4]
+    assert len(results.unschedulable) == 1
+
+
+def test_pods_ride_with_those_of_the_same_batch_they_need_on_the_node() -> None:
+    hosts = make_pods(3, labels=DB, cpu="1", anti_affinity=[by_hostname(DB)])
+    riders = make_pods(7, labels=WEB, cpu="500m", affinity=[by_hostname(DB)])
+
+    results = schedule_on(make_nodepool(), [*riders, *hosts])
+
+    expect_nodes(results, 3)
+    for node in results.new_nodes:
+        assert sum(pod.key in node.pods for pod in hosts) == 1
+
+
+def test_pods_join_the_running_pod_they_need_on_its_node() -> None:
+    target = make_pod(labels=DB, node="b")
+    snapshot = make_snapshot(
+        make_nodepool(), nodes=[make_node("a"), make_node("b")], pods=(target,)
+    )
+    pods = make_pods(2, affinity=[by_hostname(DB)])
+
+    expect_on_existing(schedule_on(snapshot, pods), "b", pods)
+
+
+@pytest.mark.parametrize(
+    ("term", "repelled"),
+    [
+        ({}, False),
+        ({"namespaces": ["other"]}, True),
+        ({"namespaceSelector": {"matchLabels": {"team": "red"}}}, True),
+        ({"namespaceSelector": {"matchLabels": {"team": "blue"}}}, False),
+        ({"namespaceSelector": {}}, True),
+    ],
+    ids=["own namespace", "named", "selected", "not selected", "every namespace"],
+)
+def test_terms_reach_the_namespaces_they_name(term: dict[str, object], repelled: bool) -> None:
+    shy = make_pod(cpu="100m", anti_affinity=[{**by_hostname(WEB), **term}])
+    other = make_pod(cpu="100m", labels=WEB, namespace="other")
+    snapshot = make_snapshot(
+        make_nodepool(),
+        namespaces=(make_namespace("other", {"team": "red"}), make_namespace("default")),
+    )
+
+    expect_nodes(schedule_on(snapshot, [shy, other]), 2 if repelled else 1)
+
+
+def test_revisions_repel_only_each_other_under_mismatch_label_keys() -> None:
+    pods = [
+        make_pod(
+            cpu="100m",
+            labels=WEB | {"tenant": tenant},
+            anti_affinity=[{**by_hostname(WEB), "mismatchLabelKeys": ["tenant"]}],
+        )
+        for tenant in ("a", "a", "b")
+    ]
+
+    results = schedule_on(make_nodepool(), pods)
+
+    expect_nodes(results, 2)
+    assert node_of(results, pods[0]) is node_of(results, pods[1])

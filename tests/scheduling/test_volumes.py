@@ -1,0 +1,149 @@
+"""Volumes narrow where pods may run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.workloads import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, spread
+from tests.expectations import (
+    expect_nodes,
+    expect_skew,
+    expect_unschedulable,
+    schedule_on,
+    values_of,
+)
+
+WEB = {"app": "web"}
+
+
+def _claim(name: str, **spec: Any) -> PersistentVolumeClaim:
+    metadata = {"name": name, "namespace": "default"}
+    return msgspec.convert({"metadata": metadata, "spec": spec}, PersistentVolumeClaim)
+
+
+def _volume(name: str, *zones: str, **more: Any) -> PersistentVolume:
+    terms = [
+        {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}]}
+        for zone in zones
+    ]
+    spec = {
+        "csi": {"driver": "ebs.csi.aws.com"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        **more,
+    }
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, PersistentVolume)
+
+
+def _class(name: str, *zones: str, mode: str = "WaitForFirstConsumer") -> StorageClass:
+    topologies = [
+        {"matchLabelExpressions": [{"key": "topology.ebs.csi.aws.com/zone", "values": [zone]}]}
+        for zone in zones
+    ]
+    return msgspec.convert(
+        {
+            "metadata": {"name": name},
+            "provisioner": "ebs.csi.aws.com",
+            "volumeBindingMode": mode,
+            "allowedTopologies": topologies,
+        },
+        StorageClass,
+    )
+
+
+def test_a_pod_follows_its_bound_volume_into_the_zone() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        persistent_volumes=(_volume("v", "zone-b"),),
+        persistent_volume_claims=(_claim("data", volumeName="v"),),
+    )
+
+    results = schedule_on(snapshot, [make_pod(claims=["data"])])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_a_storage_class_leaves_the_zones_it_allows() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        storage_classes=(_class("gp3", "zone-c", "nowhere"),),
+        persistent_volume_claims=(_claim("data", storageClassName="gp3"),),
+    )
+
+    results = schedule_on(snapshot, [make_pod(claims=["data"])])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
+
+
+def test_volumes_never_narrow_what_a_spread_compares() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        persistent_volumes=tuple(_volume(f"v{n}", "zone-a") for n in range(2)),
+        persistent_volume_claims=tuple(_claim(f"d{n}", volumeName=f"v{n}") for n in range(2)),
+    )
+    pods = [make_pod(labels=WEB, claims=[f"d{n}"], spreads=[spread(WEB)]) for n in range(2)]
+
+    results = schedule_on(snapshot, pods)
+
+    placed = [pod for pod in pods if pod.key not in results.unschedulable]
+    expect_skew(results, labels.ZONE, placed, 1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({}, "does not exist"),
+        ({"persistent_volume_claims": (_claim("data"),)}, "no storage class"),
+        (
+            {"persistent_volume_claims": (_claim("data", storageClassName="x"),)},
+            "storage class x",
+        ),
+        (
+            {
+                "persistent_volume_claims": (_claim("data", storageClassName="now"),),
+                "storage_classes": (_class("now", mode="Immediate"),),
+            },
+            "waits to be bound",
+        ),
+        ({"persistent_volume_claims": (_claim("data", volumeName="v"),)}, "volume v of claim"),
+    ],
+    ids=["no claim", "no class named", "class missing", "immediate", "volume missing"],
+)
+def test_a_claim_that_cannot_serve_is_named(parts: dict[str, Any], words: str) -> None:
+    pod = make_pod(claims=["data"])
+
+    expect_unschedulable(
+        schedule_on(make_snapshot(make_nodepool(), **parts), [pod]), pod, "data", words
+    )
+
+
+def test_a_node_takes_no_more_volumes_than_its_driver_attaches() -> None:
+    csi = msgspec.convert(
+        {
+            "metadata": {"name": "a"},
+            "spec": {"drivers": [{"name": "ebs.csi.aws.com", "allocatable": {"count": 2}}]},
+        },
+        CSINode,
+    )
+    snapshot = make_snapshot(
+        make_nodepool(),
+        nodes=[make_node("a")],
+        csi_nodes=(csi,),
+        persistent_volumes=tuple(_volume(f"v{n}", "zone-a") for n in range(3)),
+        persistent_volume_claims=tuple(_claim(f"d{n}", volumeName=f"v{n}") for n in range(3)),
+        pods=(make_pod(node="a", cpu="100m", claims=["d0"]),),
+    )
+
+    results = schedule_on(snapshot, [make_pod(cpu="100m", claims=[f"d{n}"]) for n in (1, 2)])
+
+    assert len(results.existing_nodes["a"]) == 1
+    expect_nodes(results, 1)

@@ -1,0 +1,260 @@
+"""The mirror joins what the watches say, and never falls behind its own writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.kinds import Kind
+from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
+from controller.apis.nodepool import NodeClassReference
+from controller.apis.nodes import Node, NodeSpec
+from controller.apis.pods import Pod, PodSpec, PodStatus
+from controller.apis.workloads import (
+    Namespace,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from controller.apiserver.port import Change
+from controller.state.cluster import Cluster
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def make_node(name: str, provider_id: str = "", **metadata: Any) -> Node:
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"node-{name}", **metadata),
+        spec=NodeSpec(provider_id=provider_id),
+    )
+
+
+def make_claim(name: str, provider_id: str = "", *, version: int = 1, **metadata: Any) -> NodeClaim:
+    return NodeClaim(
+        metadata=ObjectMeta(
+            name=name,
+            uid=f"claim-{name}",
+            resource_version=str(version),
+            labels={labels.NODEPOOL: "default"},
+            **metadata,
+        ),
+        spec=NodeClaimSpec(node_class_ref=NodeClassReference(group="g", kind="k", name="n")),
+        status=NodeClaimStatus(provider_id=provider_id),
+    )
+
+
+def make_pod(
+    name: str,
+    *,
+    node: str = "",
+    phase: str = "Pending",
+    owner: tuple[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    deleting: bool = False,
+    condition: Condition | None = UNSCHEDULABLE,
+    nominated: str = "",
+) -> Pod:
+    owners = [OwnerReference(api_version=owner[0], kind=owner[1], name="o")] if owner else []
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            uid=f"pod-{name}",
+            owner_references=owners,
+            annotations=annotations or {},
+            deletion_timestamp=NOW if deleting else None,
+        ),
+        spec=PodSpec(node_name=node),
+        status=PodStatus(
+            phase=phase,
+            conditions=[condition] if condition else [],
+            nominated_node_name=nominated,
+            start_time=NOW - timedelta(hours=1),
+        ),
+    )
+
+
+def add(cluster: Cluster, kind: Kind[Any], *values: Any) -> None:
+    for value in values:
+        cluster.apply(kind, Change("ADDED", value))
+
+
+def names(pods: tuple[Pod, ...]) -> list[str]:
+    return [pod.metadata.name for pod in pods]
+
+
+def test_a_node_and_its_claim_are_one_machine(cluster: Cluster) -> None:
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1"))
+    add(cluster, kinds.NODE, make_node("n1", "aws:///a/i-1"), make_node("other", "aws:///a/i-2"))
+
+    machines = [
+        (m.name, m.claim and m.claim.metadata.name, m.managed) for m in cluster.state_nodes(NOW)
+    ]
+    assert machines == [("n1", "c1", True), ("other", None, False)]
+
+
+def test_a_claim_just_created_is_a_machine_before_its_watch_tells(cluster: Cluster) -> None:
+    cluster.insert_claim(make_claim("c1"))
+    snapshot = cluster.snapshot({}, (), now=NOW)
+    assert [(m.name, m.node) for m in snapshot.nodes] == [("c1", None)]
+
+
+def test_an_older_version_never_replaces_a_newer_one(cluster: Cluster) -> None:
+    cluster.observe(kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1", version=7))
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", version=5))
+    claim = cluster.get(kinds.NODE_CLAIM, "c1")
+    assert claim is not None
+    assert claim.status.provider_id == "aws:///a/i-1"
+
+
+def test_what_has_gone_is_not_revived_by_a_late_echo(cluster: Cluster) -> None:
+    claim = make_claim("c1")
+    cluster.apply(kinds.NODE_CLAIM, Change("ADDED", claim))
+    cluster.apply(kinds.NODE_CLAIM, Change("DELETED", claim))
+    cluster.observe(kinds.NODE_CLAIM, claim)
+    assert cluster.list(kinds.NODE_CLAIM) == ()
+
+
+def test_a_claim_without_its_last_finalizer_is_gone_at_once(cluster: Cluster) -> None:
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", finalizers=["a/b"]))
+    cluster.observe(kinds.NODE_CLAIM, make_claim("c1", version=2, deletion_timestamp=NOW))
+    assert cluster.list(kinds.NODE_CLAIM) == ()
+
+
+def test_a_namespace_that_is_terminating_is_still_there(cluster: Cluster) -> None:
+    terminating = Namespace(metadata=ObjectMeta(name="n", uid="u", deletion_timestamp=NOW))
+    add(cluster, kinds.NAMESPACE, terminating)
+    assert cluster.list(kinds.NAMESPACE) == (terminating,)
+
+
+def test_the_end_of_an_old_object_leaves_its_namesake_alone(cluster: Cluster) -> None:
+    old, new = make_node("n1"), Node(metadata=ObjectMeta(name="n1", uid="new"))
+    add(cluster, kinds.NODE, old, new)
+    cluster.apply(kinds.NODE, Change("DELETED", old))
+    assert cluster.get(kinds.NODE, "n1") is new
+
+
+def test_a_new_list_drops_what_it_does_not_name_only_when_it_is_complete(cluster: Cluster) -> None:
+    add(cluster, kinds.NODE, make_node("n1"), make_node("n2"))
+    cluster.apply(kinds.NODE, Change("RESET"))
+    cluster.apply(kinds.NODE, Change("ADDED", make_node("n2")))
+    assert len(cluster.list(kinds.NODE)) == 2
+    cluster.apply(kinds.NODE, Change("SYNCED"))
+    assert [n.metadata.name for n in cluster.list(kinds.NODE)] == ["n2"]
+
+
+def test_it_is_synced_when_every_kind_has_been_listed_whatever_is_in_flight() -> None:
+    cluster = Cluster(mirrored=(kinds.NODE, kinds.NODE_CLAIM))
+    add(cluster, kinds.NODE_CLAIM, make_claim("unlaunched"))
+    cluster.apply(kinds.NODE_CLAIM, Change("SYNCED"))
+    assert (cluster.synced, cluster.awaited) == (False, ("nodes",))
+    cluster.apply(kinds.NODE, Change("RESET"))
+    cluster.apply(kinds.NODE, Change("SYNCED"))
+    assert cluster.synced
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(make_pod("p", node="n1"), id="bound"),
+        pytest.param(make_pod("p", condition=None), id="not yet tried by the scheduler"),
+        pytest.param(make_pod("p", owner=("apps/v1", "DaemonSet")), id="daemon"),
+        pytest.param(make_pod("p", owner=("v1", "Node")), id="static"),
+        pytest.param(make_pod("p", phase="Failed"), id="over"),
+    ],
+)
+def test_a_pod_does_not_wait_for_a_node_when_it_is(cluster: Cluster, pod: Pod) -> None:
+    add(cluster, kinds.POD, pod)
+    assert cluster.pending_pods() == ()
+
+
+def test_a_pod_with_a_nominated_node_waits_until_it_is_bound(cluster: Cluster) -> None:
+    add(cluster, kinds.POD, make_pod("p", nominated="n1"))
+    assert names(cluster.pending_pods()) == ["p"]
+
+
+def test_a_pending_pod_stops_waiting_when_it_is_bound(cluster: Cluster) -> None:
+    add(cluster, kinds.POD, make_pod("p"))
+    assert names(cluster.pending_pods()) == ["p"]
+    cluster.apply(kinds.POD, Change("MODIFIED", make_pod("p", node="n1")))
+    assert cluster.pending_pods() == ()
+    assert names(cluster.pods_on("n1")) == ["p"]
+    assert names(cluster.snapshot({}, (), now=NOW).pods) == ["p"]
+
+
+def test_pods_that_ran_to_their_end_are_not_in_the_picture(cluster: Cluster) -> None:
+    add(cluster, kinds.POD, make_pod("done", node="n1", phase="Succeeded"))
+    assert cluster.snapshot({}, (), now=NOW).pods == ()
+
+
+def test_only_pods_that_will_come_back_are_rescheduled_from_a_node_on_its_way_out(
+    cluster: Cluster,
+) -> None:
+    add(cluster, kinds.NODE, make_node("n1"), make_node("stays"))
+    add(
+        cluster,
+        kinds.POD,
+        make_pod("web", node="n1"),
+        make_pod("elsewhere", node="stays"),
+        make_pod("daemon", node="n1", owner=("apps/v1", "DaemonSet")),
+        make_pod("terminating", node="n1", deleting=True),
+        make_pod("stateful", node="n1", deleting=True, owner=("apps/v1", "StatefulSet")),
+        make_pod("held", node="n1", annotations={labels.DO_NOT_DISRUPT: "true"}),
+        make_pod("held-2h", node="n1", annotations={labels.DO_NOT_DISRUPT: "2h"}),
+        make_pod("held-30m", node="n1", annotations={labels.DO_NOT_DISRUPT: "30m"}),
+    )
+    assert cluster.reschedulable_pods(NOW) == ()
+    cluster.mark_for_deletion("n1")
+    assert names(cluster.reschedulable_pods(NOW)) == ["held-30m", "stateful", "web"]
+    cluster.unmark("n1")
+    assert cluster.reschedulable_pods(NOW) == ()
+
+
+@pytest.mark.parametrize(("allowed", "moving"), [(0, []), (1, ["web"])])
+def test_a_pod_that_no_budget_lets_go_needs_no_new_home_yet(
+    cluster: Cluster, allowed: int, moving: list[str]
+) -> None:
+    budget = PodDisruptionBudget(
+        metadata=ObjectMeta(name="all", namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector()),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
+    add(cluster, kinds.POD_DISRUPTION_BUDGET, budget)
+    add(cluster, kinds.NODE, make_node("n1", deletion_timestamp=NOW, finalizers=["f"]))
+    add(cluster, kinds.POD, make_pod("web", node="n1"))
+    assert names(cluster.reschedulable_pods(NOW)) == moving
+
+
+def test_a_machine_is_deleting_when_either_of_its_objects_is(cluster: Cluster) -> None:
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "id", deletion_timestamp=NOW, finalizers=["f"]))
+    add(cluster, kinds.NODE, make_node("n1", "id"))
+    add(cluster, kinds.NODE, make_node("n2", deletion_timestamp=NOW, finalizers=["f"]))
+    assert [m.deleting for m in cluster.state_nodes(NOW)] == [True, True]
+
+
+def test_a_nomination_follows_a_claim_to_its_node_and_runs_out(cluster: Cluster) -> None:
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "id"))
+    cluster.nominate("c1", NOW + timedelta(seconds=20))
+    add(cluster, kinds.NODE, make_node("n1", "id"))
+    assert [m.nominated for m in cluster.state_nodes(NOW)] == [True]
+    assert [m.nominated for m in cluster.state_nodes(NOW + timedelta(seconds=20))] == [False]
+
+
+def test_marks_do_not_outlive_the_machine(cluster: Cluster) -> None:
+    node = make_node("n1")
+    add(cluster, kinds.NODE, node)
+    cluster.mark_for_deletion("n1")
+    cluster.apply(kinds.NODE, Change("DELETED", node))
+    add(cluster, kinds.NODE, Node(metadata=ObjectMeta(name="n1", uid="another")))
+    assert [m.deleting for m in cluster.state_nodes(NOW)] == [False]

@@ -1,0 +1,215 @@
+"""A whole region for a test: the testbed, the Pulumi engine on this checkout, and what runs there.
+
+Each module has one of its own. What it leaves is checked: no process, no file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from testbed import processes
+from testbed.cloud.control import CloudControl, InstanceView
+from testbed.demo import configuration
+from testbed.kubeclient import KubeClient, Kubeconfig, NotFoundError, Object
+from testbed.pulumiengine import Changes, PulumiEngine
+from testbed.testbed import CHECKOUT, Testbed
+
+STACK = "system"
+PATIENCE_SECONDS = 120.0
+LOOK_SECONDS = 0.1
+
+NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
+NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+PODS = "/api/v1/namespaces/default/pods"
+NODES = "/api/v1/nodes"
+CONTROLLER = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
+CONTROLLER_PODS = "/api/v1/namespaces/kube-system/pods"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/karpenter-leader-election"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Region:
+    """A testbed that is up, and an engine whose state lives beside it."""
+
+    directory: Path
+    testbed: Testbed
+    engine: PulumiEngine
+    said: list[str]
+    """What the engine has printed since the last operation began."""
+
+    @property
+    def cloud(self) -> CloudControl:
+        """The cloud's controls."""
+        assert self.testbed.cloud is not None
+        return CloudControl(self.testbed.cloud.url)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The stack's settings, as in the demo."""
+        return configuration(self.testbed)
+
+    @property
+    def logs(self) -> Path:
+        """Where the pods of the system nodes write."""
+        return self.testbed.directory / "workloads" / "logs"
+
+    def up(self, **changes: str) -> Changes:
+        """`pulumi up`, with some settings changed."""
+        self.said.clear()
+        return self.engine.up(STACK, {**self.settings, **changes})
+
+    def destroy(self) -> Changes:
+        """`pulumi destroy`."""
+        self.said.clear()
+        return self.engine.destroy(STACK)
+
+    def instances(self) -> list[InstanceView]:
+        """Instances that are not terminated."""
+        return [i for i in self.cloud.instances().instances if i.state != "terminated"]
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[KubeClient]:
+        """Speak to the cluster as its administrator."""
+        async with KubeClient(Kubeconfig.read(self.testbed.cluster.kubeconfig)) as kube:
+            yield kube
+
+    def told(self) -> str:
+        """Answer the last words of every pod of the system nodes."""
+        return "\n".join(
+            f"--- {log.name}\n{processes.last_words(log, lines=25, width=600)}"
+            for log in sorted(self.logs.glob("*.log"))
+        )
+
+
+@contextmanager
+def running_region(place: Path) -> Iterator[Region]:
+    """Bring a region up in a new directory `place`, and leave nothing of it."""
+    with processes.kept(place) as directory:
+        with Testbed(directory=directory / "testbed") as testbed:
+            said: list[str] = []
+            engine = PulumiEngine(
+                directory=directory / "pulumi",
+                project=CHECKOUT,
+                environment=testbed.environment(),
+                show=said.append,
+            )
+            yield Region(directory, testbed, engine, said)
+        left = processes.belonging_to(testbed.directory) + processes.belonging_to(engine.directory)
+        assert not left, [processes.command_of(pid) for pid in left]
+    assert not place.exists(), f"{place} is still there"
+    assert not processes.belonging_to(place), "a process outlived its region"
+
+
+@dataclass(slots=True)
+class Controllers:
+    """The controller's replicas, seen as processes; knows which of them it has killed."""
+
+    region: Region
+    kube: KubeClient
+    killed: set[str] = field(default_factory=set)
+    """Identities under which dead processes held the Lease."""
+
+    async def leader(self) -> tuple[str, int]:
+        """Wait for a living leader; answer its identity in the Lease and its process id."""
+        return await eventually("a controller leads", self._leader)
+
+    async def kill_leader(self) -> None:
+        """SIGKILL the leading process, and let its Lease end as soon as a Lease can.
+
+        Its 15 s would only be waited for: the holder is dead, and the others notice
+        by the Lease alone.
+        """
+        holder, pid = await self.leader()
+        self.killed.add(holder)
+        process = processes.identity(pid)
+        os.kill(pid, signal.SIGKILL)
+
+        async def dead() -> bool:
+            return processes.identity(pid) != process
+
+        await eventually("the killed process has ended", dead)
+        lease = await self.kube.get(LEASE)
+        if lease["spec"]["holderIdentity"] == holder:
+            await self.kube.patch(LEASE, {"spec": {"leaseDurationSeconds": 1}})
+
+    async def _leader(self) -> tuple[str, int] | None:
+        try:
+            holder = str((await self.kube.get(LEASE))["spec"].get("holderIdentity") or "")
+        except NotFoundError:
+            return None
+        if not holder or holder in self.killed:
+            return None
+        pid = process_of(await self.kube.get(f"{CONTROLLER_PODS}/{holder.partition('_')[0]}"))
+        return (holder, pid) if pid in processes.belonging_to(self.region.directory) else None
+
+
+def process_of(pod: Object) -> int:
+    """Answer the process that a pod's status names, 0 when there is none."""
+    statuses = pod.get("status", {}).get("containerStatuses") or [{}]
+    return int(str(statuses[0].get("containerID", "")).removeprefix("process://") or 0)
+
+
+async def eventually(
+    claim: str,
+    question: Callable[[], Awaitable[T | None]],
+    *,
+    within: float = PATIENCE_SECONDS,
+    otherwise: Callable[[], object] = str,
+) -> T:
+    """Ask until the answer is true and return it; `otherwise` says what stands in the way."""
+    end = asyncio.get_running_loop().time() + within
+    while True:
+        if answer := await question():
+            return answer
+        if asyncio.get_running_loop().time() > end:
+            raise AssertionError(f"not within {within:g} s: {claim}; seen: {otherwise()}")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def condition(wire: Object, kind: str) -> Mapping[str, Any]:
+    """Answer a condition of an object's status; empty when it has none of the kind."""
+    found = wire.get("status", {}).get("conditions") or []
+    return next((c for c in found if c["type"] == kind), {})
+
+
+def holds(wire: Object, kind: str) -> bool:
+    """Whether a condition is True."""
+    return condition(wire, kind).get("status") == "True"
+
+
+def deployment(name: str, replicas: int, **spec: Any) -> Object:
+    """Describe a Deployment of pods that ask for 500m and 512Mi unless `spec` says more."""
+    container = {
+        "name": "main",
+        "image": "registry.k8s.io/pause:3.10",
+        "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [container],
+                    **spec,
+                },
+            },
+        },
+    }

@@ -1,0 +1,396 @@
+"""What people get wrong, and what they are told: by the API server, by conditions, by events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.kubeclient import KubeClient, NotFoundError, Object, UnprocessableError
+from testbed.pulumiengine import EngineError
+from testbed.testbed import CHECKOUT
+from tests.system.region import (
+    CONTROLLER,
+    DEFINITIONS,
+    DEPLOYMENTS,
+    NODE_CLAIMS,
+    NODE_CLASSES,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    Region,
+    condition,
+    deployment,
+    eventually,
+    holds,
+)
+
+pytestmark = pytest.mark.system
+
+DEMO = CHECKOUT / "testbed" / "nodepools" / "demo.yaml"
+
+
+@pytest.fixture(scope="module")
+def stack(region: Region) -> Region:
+    """The region with `pulumi up` done."""
+    region.up()
+    return region
+
+
+def node_pool(name: str, **spec: Any) -> Object:
+    """The demo's pool under another name, parts of its template's or its own spec replaced."""
+    wire = _of_the_demo("NodePool", name)
+    template = wire["spec"]["template"]["spec"]
+    for key, value in spec.items():
+        (template if key in ("nodeClassRef", "requirements", "taints") else wire["spec"])[key] = (
+            value
+        )
+    return wire
+
+
+def node_class(name: str, **spec: Any) -> Object:
+    """The demo's class under another name, with parts of its spec replaced."""
+    text = DEMO.read_text().replace("${CLUSTER_NAME}", "joiner")
+    wire = _of_the_demo(
+        "EC2NodeClass", name, text.replace("${NODE_ROLE}", "KarpenterNodeRole-joiner")
+    )
+    return {**wire, "spec": {**wire["spec"], **spec}}
+
+
+def _of_the_demo(kind: str, name: str, text: str = "") -> Object:
+    wires = yaml.safe_load_all(text or DEMO.read_text())
+    wire: Object = next(w for w in wires if w["kind"] == kind)
+    return {**wire, "metadata": {"name": name}}
+
+
+def class_ref(name: str) -> Mapping[str, str]:
+    return {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name}
+
+
+def need(key: str, operator: str, *values: str) -> Mapping[str, Any]:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def in_pool(name: str) -> Mapping[str, Any]:
+    return {"nodeSelector": {"karpenter.sh/nodepool": name}}
+
+
+def asking(requests: Mapping[str, str]) -> Mapping[str, Any]:
+    """Ask for resources; those of devices must be limits as well."""
+    limits = {name: amount for name, amount in requests.items() if "/" in name}
+    resources = {"requests": requests, "limits": limits}
+    return {"containers": [{"name": "main", "image": "none", "resources": resources}]}
+
+
+@asynccontextmanager
+async def present(kube: KubeClient, *wires: Object) -> AsyncIterator[None]:
+    """Let objects be there for a while."""
+    paths = {"NodePool": NODE_POOLS, "EC2NodeClass": NODE_CLASSES, "Deployment": DEPLOYMENTS}
+    async with AsyncExitStack() as made:
+        for wire in wires:
+            await kube.create(paths[wire["kind"]], wire)
+            path = f"{paths[wire['kind']]}/{wire['metadata']['name']}"
+            made.push_async_callback(removed, kube, path)
+        yield
+
+
+async def removed(kube: KubeClient, path: str) -> None:
+    await kube.delete(path)
+
+    async def is_gone() -> bool:
+        try:
+            await kube.get(path)
+        except NotFoundError:
+            return True
+        return False
+
+    await eventually(f"{path} is gone", is_gone)
+
+
+async def refusal(kube: KubeClient, path: str, kind: str) -> Mapping[str, Any]:
+    """Wait for a condition to be False."""
+
+    async def refused() -> Mapping[str, Any] | None:
+        found = condition(await kube.get(path), kind)
+        return found if found.get("status") == "False" else None
+
+    return await eventually(f"{path} says in {kind} what is wrong", refused)
+
+
+async def told(kube: KubeClient, name: str, reason: str, *words: str) -> str:
+    """Wait for an event about an object whose name begins so, which has all these words."""
+    seen: set[str] = set()
+
+    async def event() -> str | None:
+        events, _ = await kube.list("/api/v1/events")
+        for found in events:
+            if found["involvedObject"]["name"].startswith(name) and found["reason"] == reason:
+                seen.add(found["message"])
+                if all(word in found["message"] for word in words):
+                    return str(found["message"])
+        return None
+
+    return await eventually(f"an event {reason} with {words}", event, otherwise=lambda: seen)
+
+
+def test_a_setting_that_cannot_be_used_stops_pulumi_up_before_anything_is_made(
+    region: Region,
+) -> None:
+    with pytest.raises(EngineError) as refused:
+        region.up(identity="root", drainTimeout="soon", nodePool="here")
+
+    said = refused.value.output
+    assert "joiner:identity='root'" in said
+    assert "pod-identity" in said
+    assert "irsa" in said
+    assert "joiner:drainTimeout='soon'" in said
+    assert "joiner:nodePool='here': there is no such setting" in said
+    assert "Traceback" not in said
+    assert region.cloud.leftovers() == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"disruption": {"budgets": [{"nodes": "1", "schedule": "@daily"}]}},
+            "schedule and duration",
+        ),
+        ({"disruption": {"consolidateAfter": "soon"}}, "spec.disruption.consolidateAfter"),
+        ({"weight": 101}, "less than or equal to 100"),
+        ({"requirements": [need("karpenter.sh/made-up", "In", "a")]}, "domain karpenter.sh"),
+        ({"requirements": [need("kubernetes.io/arch", "In")]}, "In needs at least one value"),
+        ({"requirements": [need("example.com/size", "Gt", "many")]}, "a whole number"),
+        ({"requirements": [need("kubernetes.io/hostname", "In", "a")]}, "kubernetes.io/hostname"),
+        ({"taints": [{"key": "a", "effect": "Never"}]}, "Unsupported value"),
+        ({"nodeClassRef": class_ref("")}, "name may not be empty"),
+        ({"replicas": 1, "weight": 5}, "has no weight"),
+        ({"replicas": 1, "limits": {"cpu": "5"}}, "may only limit `nodes`"),
+        ({"limits": {"cpu": "some"}}, "spec.limits"),
+    ],
+)
+async def test_the_api_server_refuses_a_malformed_node_pool_in_words_of_the_rule(
+    stack: Region, kube: KubeClient, spec: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(UnprocessableError) as refused:
+        await kube.create(NODE_POOLS, node_pool("malformed", **spec))
+
+    assert message in refused.value.message
+
+
+async def test_a_pool_whose_class_does_not_exist_says_which_to_create(
+    stack: Region, kube: KubeClient
+) -> None:
+    pool = node_pool("classless", nodeClassRef=class_ref("nowhere"))
+    pods = deployment("classless", 1, **in_pool("classless"))
+    async with present(kube, pool, pods):
+        refused = await refusal(kube, f"{NODE_POOLS}/classless", "NodeClassReady")
+        assert refused["reason"] == "NodeClassNotFound"
+        assert 'EC2NodeClass "nowhere" does not exist: create it' in refused["message"]
+        lacking = 'NodePool classless is not ready: EC2NodeClass "nowhere" does not exist'
+        await told(kube, "classless-", "FailedScheduling", lacking)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "reason", "words"),
+    [
+        (
+            {"subnetSelectorTerms": [{"tags": {"tier": "moon"}}]},
+            "SubnetsReady",
+            "SubnetsNotFound",
+            "spec.subnetSelectorTerms select no subnet: ",
+        ),
+        (
+            {"securityGroupSelectorTerms": [{"tags": {"tier": "moon"}}]},
+            "SecurityGroupsReady",
+            "SecurityGroupsNotFound",
+            "spec.securityGroupSelectorTerms select no security group: ",
+        ),
+        (
+            {"amiFamily": "AL2023", "amiSelectorTerms": [{"name": "moon-*"}]},
+            "AMIsReady",
+            "AMINotFound",
+            "spec.amiSelectorTerms select no image",
+        ),
+        (
+            {"amiSelectorTerms": [{"alias": "al2023@v19990101"}]},
+            "AMIsReady",
+            "AMINotFound",
+            "al2023@v19990101",
+        ),
+        ({"role": "nobody"}, "InstanceProfileReady", "", "nobody"),
+    ],
+)
+async def test_a_class_that_finds_nothing_names_the_terms_and_its_pool_repeats_it(
+    stack: Region,
+    kube: KubeClient,
+    spec: Mapping[str, Any],
+    kind: str,
+    reason: str,
+    words: str,
+) -> None:
+    pool = node_pool("lost", nodeClassRef=class_ref("lost"))
+    async with present(kube, node_class("lost", **spec), pool):
+        refused = await refusal(kube, f"{NODE_CLASSES}/lost", kind)
+        assert words in refused["message"]
+        assert reason in refused["reason"]
+        of_pool = await refusal(kube, f"{NODE_POOLS}/lost", "NodeClassReady")
+        assert kind in of_pool["message"]
+
+
+async def test_pods_beyond_a_pools_limit_are_told_the_limit(
+    stack: Region, kube: KubeClient
+) -> None:
+    pool = node_pool("small", limits={"cpu": "2"})
+    pods = deployment("small", 3, **in_pool("small"), **asking({"cpu": "1500m"}))
+    async with present(kube, pool, pods):
+        await told(kube, "small-", "FailedScheduling", "NodePool small: limit of cpu reached")
+
+        claims, _ = await kube.list(NODE_CLAIMS)
+        assert len(claims) == 1
+
+
+async def test_a_pool_whose_requirements_nothing_satisfies_says_so(
+    stack: Region, kube: KubeClient
+) -> None:
+    wanted = [need("node.kubernetes.io/instance-type", "In", "m5.moonshot")]
+    pool = node_pool("dreamer", requirements=wanted)
+    pods = deployment("dreamer", 1, **in_pool("dreamer"))
+    async with present(kube, pool, pods):
+        await told(kube, "dreamer-", "FailedScheduling", "NodePool dreamer: no instance type")
+        await told(kube, "dreamer", "NoCompatibleInstanceTypes", "In [m5.moonshot]", "change it")
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "words"),
+    [
+        ("giant", asking({"cpu": "5000"}), ("NodePool default", "too small for cpu")),
+        (
+            "gamer",
+            asking({"cpu": "1", "nvidia.com/gpu": "1"}),
+            ("NodePool default", "nvidia.com/gpu"),
+        ),
+        (
+            "stray",
+            {"nodeSelector": {"topology.kubernetes.io/zone": "us-west-2z"}},
+            ("NodePool default", "topology.kubernetes.io/zone In [us-west-2z]"),
+        ),
+        (
+            "odd",
+            {"nodeSelector": {"kubernetes.io/arch": "s390x"}},
+            ("NodePool default", "kubernetes.io/arch In [s390x]"),
+        ),
+        ("teamless", {"nodeSelector": {"team": "a"}}, ("NodePool default", "team In [a]")),
+    ],
+)
+async def test_every_pod_that_no_pool_can_serve_is_told_the_nearest_miss(
+    stack: Region,
+    kube: KubeClient,
+    name: str,
+    spec: Mapping[str, Any],
+    words: tuple[str, ...],
+) -> None:
+    async with present(kube, deployment(name, 3, **spec)):
+        for pod in await pods_of(kube, name, 3):
+            await told(kube, pod, "FailedScheduling", *words)
+
+
+async def test_a_pod_that_does_not_tolerate_a_pools_taint_is_told_the_taint(
+    stack: Region, kube: KubeClient
+) -> None:
+    pool = node_pool(
+        "tainted", taints=[{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]
+    )
+    async with present(kube, pool, deployment("outsider", 1, **in_pool("tainted"))):
+        await told(kube, "outsider-", "FailedScheduling", "NodePool tainted: taint dedicated=ml")
+
+
+async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(
+    stack: Region, kube: KubeClient
+) -> None:
+    """The end of the stack that the tests above share."""
+    await kube.create(NODE_POOLS, node_pool("by-hand"))
+    await kube.create(DEPLOYMENTS, deployment("app", 2, **in_pool("by-hand")))
+    await running(kube, "app", 2)
+
+    with pytest.raises(EngineError, match="no stack owns these NodePools: by-hand"):
+        stack.destroy()
+    await running(kube, "app", 2)
+    assert len(stack.instances()) == 1
+
+    stack.up(deleteForeignNodePools="true")
+    stack.destroy()
+
+    await expect_nothing(stack, kube)
+
+
+async def test_destroy_without_a_controller_terminates_by_tag_and_ends(
+    region: Region, kube: KubeClient
+) -> None:
+    region.up()
+    await running(kube, "app", 0)
+    await kube.patch(f"{DEPLOYMENTS}/app", REDIRECTED)
+    await running(kube, "app", 2)
+    assert region.instances()
+    await kube.delete(CONTROLLER)
+
+    region.destroy()
+
+    assert any("the controller is gone: terminating" in line for line in region.said)
+    await expect_nothing(region, kube)
+
+
+async def test_destroy_without_a_cluster_terminates_by_tag_and_ends(
+    region: Region, kube: KubeClient
+) -> None:
+    """The last test: the control plane does not come back."""
+    region.up(drainTimeout="5s")
+    await running(kube, "app", 2)
+    assert region.instances()
+    region.testbed.cluster.stop()
+
+    region.destroy()
+
+    assert any("instances by their tags" in line for line in region.said)
+    assert region.cloud.leftovers() == {}
+
+
+REDIRECTED = {"spec": {"template": {"spec": {"nodeSelector": None}}}}
+"""Lets the pods run in any pool."""
+
+
+async def pods_of(kube: KubeClient, app: str, count: int) -> list[str]:
+    """Wait until a Deployment has so many pods; name them."""
+
+    async def names() -> list[str] | None:
+        found, _ = await kube.list(PODS, labelSelector=f"app={app}")
+        return [p["metadata"]["name"] for p in found] if len(found) == count else None
+
+    return await eventually(f"{app} has {count} pods", names)
+
+
+async def running(kube: KubeClient, app: str, pods: int) -> None:
+    """Wait until so many pods of a Deployment run."""
+
+    async def count() -> bool:
+        found, _ = await kube.list(PODS, labelSelector=f"app={app}")
+        return (
+            sum(holds(p, "Ready") and p["metadata"].get("deletionTimestamp") is None for p in found)
+            == pods
+        )
+
+    await eventually(f"{pods} pods of {app} run", count)
+
+
+async def expect_nothing(region: Region, kube: KubeClient) -> None:
+    """Nothing of the stack is left, in the cloud or in the cluster."""
+    assert region.cloud.leftovers() == {}
+    definitions, _ = await kube.list(DEFINITIONS)
+    assert [
+        d["metadata"]["name"] for d in definitions if "karpenter" in d["metadata"]["name"]
+    ] == []
+    nodes, _ = await kube.list(NODES, labelSelector="karpenter.sh/nodepool")
+    assert nodes == []

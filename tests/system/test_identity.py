@@ -1,0 +1,146 @@
+"""The controller acts as its own role and its own service account, and as nobody else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from testbed.kubeclient import KubeClient, NotFoundError, Object
+from tests.system.region import (
+    CONTROLLER,
+    CONTROLLER_PODS,
+    DEPLOYMENTS,
+    NODE_CLAIMS,
+    PODS,
+    Region,
+    deployment,
+    eventually,
+    holds,
+    process_of,
+)
+
+pytestmark = pytest.mark.system
+
+ROLE = "KarpenterControllerRole-joiner"
+PODS_WANTED = 20
+NEEDED = {
+    "ec2:CreateFleet",
+    "ec2:CreateLaunchTemplate",
+    "ec2:DescribeInstances",
+    "ec2:TerminateInstances",
+    "sqs:ReceiveMessage",
+}
+"""Some of what a scale-up and a scale-down cannot do without."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ({}, "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+        ({"identity": "irsa"}, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    ],
+    ids=["pod-identity", "irsa"],
+)
+async def test_the_controller_acts_as_its_role_alone_and_is_denied_nothing(
+    region: Region, kube: KubeClient, settings: dict[str, str], given: str
+) -> None:
+    region.up(**settings)
+    pods = await controllers(kube, given)
+    for pod in pods:
+        variables = environment_of(pod)
+        assert given in variables
+        assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} & variables
+    assert region.cloud.denied() == []
+    region.cloud.clear_calls()  # of those who set it up
+    written = sizes(region)
+
+    await scale(region, kube, PODS_WANTED)
+    await scale(region, kube, 0)
+
+    (principal,), actions = callers(region)
+    assert f"assumed-role/{ROLE}/" in principal
+    assert actions >= NEEDED
+    assert region.cloud.denied() == []
+    assert region.cloud.unimplemented() == {}
+    assert refusals(region, written) == []
+    for pod in pods:
+        codes = await answers(pod)
+        assert "200" in codes
+        assert not {"401", "403"} & codes
+
+    region.destroy()
+    assert region.cloud.leftovers() == {}
+
+
+async def controllers(kube: KubeClient, given: str) -> Sequence[Object]:
+    """Wait until exactly the replicas that are wanted run, all with the variable given."""
+
+    async def rolled_out() -> Sequence[Object] | None:
+        wanted = (await kube.get(CONTROLLER))["spec"]["replicas"]
+        found, _ = await kube.list(
+            CONTROLLER_PODS, labelSelector="app.kubernetes.io/instance=karpenter"
+        )
+        ready = [p for p in found if holds(p, "Ready") and given in environment_of(p)]
+        return ready if len(ready) == len(found) == wanted else None
+
+    return await eventually(f"all controllers run, with {given}", rolled_out)
+
+
+def environment_of(pod: Object) -> set[str]:
+    """Name the variables of a pod's process."""
+    try:
+        content = Path(f"/proc/{process_of(pod)}/environ").read_bytes()
+    except FileNotFoundError:
+        return set()
+    return {entry.partition(b"=")[0].decode() for entry in content.split(b"\0")}
+
+
+async def scale(region: Region, kube: KubeClient, pods: int) -> None:
+    """Ask for so many pods; wait until they run on nodes, or until every node is gone."""
+    try:
+        await kube.patch(f"{DEPLOYMENTS}/app", {"spec": {"replicas": pods}})
+    except NotFoundError:
+        await kube.create(DEPLOYMENTS, deployment("app", pods))
+
+    async def done() -> bool:
+        (found, _), (claims, _) = await kube.list(PODS), await kube.list(NODE_CLAIMS)
+        machines = region.instances()
+        if pods:
+            is_ready = all(holds(claim, "Initialized") for claim in claims)
+            return is_ready and sum(holds(p, "Ready") for p in found) == pods
+        return not (found or claims or machines)
+
+    await eventually(f"the cluster has settled at {pods} pods", done)
+
+
+def callers(region: Region) -> tuple[list[str], set[str]]:
+    """Answer who has called AWS, and for what."""
+    calls = region.cloud.calls()
+    return sorted(calls), {action for counts in calls.values() for action in counts}
+
+
+def sizes(region: Region) -> dict[Path, int]:
+    """Answer how much each controller has written."""
+    return {log: log.stat().st_size for log in region.logs.glob("*.log")}
+
+
+def refusals(region: Region, since: dict[Path, int]) -> list[str]:
+    """Answer the lines, written since, that speak of something not allowed."""
+    return [
+        line
+        for log in region.logs.glob("*.log")
+        for line in log.read_text()[since.get(log, 0) :].splitlines()
+        if re.search(r"forbidden|unauthorized|AccessDenied|\b40[13]\b", line, re.IGNORECASE)
+    ]
+
+
+async def answers(pod: Object) -> set[str]:
+    """Answer the status codes that the API server has given a controller, by its own count."""
+    url = f"http://{pod['status']['podIP']}:8080/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        text = await response.text()
+    return set(re.findall(r'^client_go_request_total\{code="([^"]+)"', text, re.MULTILINE))

@@ -1,0 +1,218 @@
+"""A controller that is killed at any moment loses nothing and launches nothing twice.
+
+A Deployment grows wave by wave; every pod needs a node of its own, so the number of
+instances ever launched is known. In each wave the leading process gets a SIGKILL at a
+moment that is seen, not timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from testbed.cloud.control import InstanceView
+from testbed.kubeclient import KubeClient, Object
+from tests.system.region import (
+    DEPLOYMENTS,
+    NODE_CLAIMS,
+    NODES,
+    PODS,
+    Controllers,
+    Region,
+    deployment,
+    eventually,
+    holds,
+)
+
+pytestmark = pytest.mark.system
+
+NAME = "lonely"
+WAVE = 3
+"""Pods, and so nodes, that each wave adds."""
+
+CLAIM_TAG = "karpenter.sh/nodeclaim"
+STEPS = ("Launched", "Registered", "Initialized")
+SLOW_SECONDS = 3.0
+"""How late CreateFleet takes effect, or answers, in the waves that ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What has become of one wave: its own pods, claims, nodes and instances, and no others."""
+
+    pods: list[Object]
+    claims: list[Object]
+    nodes: list[Object]
+    instances: list[InstanceView]
+
+    def claims_that(self, kind: str) -> int:
+        """Count the claims for which a condition holds."""
+        return sum(holds(claim, kind) for claim in self.claims)
+
+    @property
+    def running(self) -> int:
+        """Count the pods that run."""
+        return sum(holds(pod, "Ready") for pod in self.pods)
+
+    @property
+    def unanswered(self) -> int:
+        """Count the instances whose claim does not know of them."""
+        known = {c["status"]["providerID"] for c in self.claims if c["status"].get("providerID")}
+        return sum(not any(i.instance_id in each for each in known) for i in self.instances)
+
+    def __str__(self) -> str:
+        steps = {kind: self.claims_that(kind) for kind in STEPS}
+        return (
+            f"{len(self.pods)} pods, {self.running} running; {len(self.claims)} NodeClaims, "
+            f"{steps}; {len(self.nodes)} nodes; {Counter(i.state for i in self.instances)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When to kill; `fleet` orders what CreateFleet does in this wave."""
+
+    title: str
+    has_come: Callable[[Wave], bool]
+    is_fleet_late: bool = False
+    is_answer_late: bool = False
+
+
+MOMENTS = (
+    Moment("pods wait and nothing is written", lambda w: len(w.pods) == WAVE),
+    Moment("the first NodeClaim is written", lambda w: len(w.claims) >= 1),
+    Moment(
+        "all NodeClaims are written and their CreateFleet is under way",
+        lambda w: len(w.claims) >= WAVE and not w.instances,
+        is_fleet_late=True,
+    ),
+    Moment(
+        "instances are there and nobody has been told",
+        lambda w: w.unanswered >= 2,
+        is_answer_late=True,
+    ),
+    Moment(
+        "the first instance is pending", lambda w: any(i.state == "pending" for i in w.instances)
+    ),
+    Moment("the first claim is launched", lambda w: w.claims_that("Launched") >= 1),
+    Moment("every claim is launched", lambda w: w.claims_that("Launched") >= WAVE),
+    Moment("the first node has joined", lambda w: len(w.nodes) >= 1),
+    Moment("the first node is registered", lambda w: w.claims_that("Registered") >= 1),
+    Moment("the first pod runs", lambda w: w.running >= 1),
+)
+
+
+@dataclass(slots=True)
+class Growth:
+    """A Deployment whose pods shun one another, and what it makes grow."""
+
+    region: Region
+    kube: KubeClient
+    seen: str = "nothing"
+
+    async def begin(self) -> None:
+        """Create the Deployment, with no pods."""
+        apart = {
+            "labelSelector": {"matchLabels": {"app": NAME}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+        await self.kube.create(DEPLOYMENTS, deployment(NAME, 0, affinity=rule))
+
+    async def grow(self, pods: int) -> None:
+        """Ask for so many pods in all."""
+        await self.kube.patch(f"{DEPLOYMENTS}/{NAME}", {"spec": {"replicas": pods}})
+
+    async def names(self) -> frozenset[str]:
+        """Name the pods and NodeClaims that there are."""
+        now = await self.look()
+        return frozenset(o["metadata"]["name"] for o in (*now.pods, *now.claims))
+
+    async def look(self, before: frozenset[str] = frozenset()) -> Wave:
+        """Look at everything that is not of the time `before`."""
+        (pods, _), (claims, _), (nodes, _), instances = await asyncio.gather(
+            self.kube.list(PODS),
+            self.kube.list(NODE_CLAIMS),
+            self.kube.list(NODES),
+            asyncio.to_thread(self.region.cloud.instances),
+        )
+        new = [c for c in claims if c["metadata"]["name"] not in before]
+        own = [i for i in instances.instances if i.tags.get(CLAIM_TAG, "") not in before]
+        ids = {i.instance_id for i in own}
+        wave = Wave(
+            pods=[p for p in pods if p["metadata"]["name"] not in before],
+            claims=[{"status": {}, **claim} for claim in new],
+            nodes=[n for n in nodes if n["spec"].get("providerID", "").rpartition("/")[2] in ids],
+            instances=own,
+        )
+        self.seen = str(wave)
+        return wave
+
+
+@pytest.fixture
+async def growth(region: Region, kube: KubeClient) -> AsyncIterator[Growth]:
+    region.up()
+    # Instances that were one too many must be seen in the end, however soon they went.
+    region.cloud.change_settings(terminated_visible=3600.0)
+    yield Growth(region, kube)
+    region.cloud.clear_faults()
+    region.destroy()
+    assert region.cloud.leftovers() == {}
+
+
+async def test_ten_kills_during_a_scale_up_lose_nothing_and_launch_nothing_twice(
+    region: Region, kube: KubeClient, growth: Growth
+) -> None:
+    controllers = Controllers(region, kube)
+    await growth.begin()
+
+    for number, moment in enumerate(MOMENTS, start=1):
+        await controllers.leader()
+        before = await growth.names()
+        slow_down(region, moment)
+        await growth.grow(number * WAVE)
+
+        async def has_come(moment: Moment = moment, before: frozenset[str] = before) -> bool:
+            return moment.has_come(await growth.look(before))
+
+        await eventually(moment.title, has_come, otherwise=lambda: growth.seen)
+        print(f"{number}. {moment.title}: {growth.seen}")
+        await controllers.kill_leader()
+
+    whole = await eventually(
+        "every pod runs", lambda: settled(growth), otherwise=lambda: growth.seen
+    )
+
+    expect_one_instance_for_each_claim(whole)
+    assert len(controllers.killed) == len(MOMENTS)
+
+
+def slow_down(region: Region, moment: Moment) -> None:
+    """Let the wave's CreateFleet calls take their time, before or after they take effect."""
+    region.cloud.clear_faults()
+    if moment.is_fleet_late or moment.is_answer_late:
+        region.cloud.order_fault(
+            action="CreateFleet", times=None, delay=SLOW_SECONDS, after=moment.is_answer_late
+        )
+
+
+async def settled(growth: Growth) -> Wave | None:
+    now = await growth.look()
+    wanted = len(MOMENTS) * WAVE
+    return now if now.running == wanted == now.claims_that("Initialized") else None
+
+
+def expect_one_instance_for_each_claim(whole: Wave) -> None:
+    wanted = len(MOMENTS) * WAVE
+    claims = {c["metadata"]["name"]: c["status"]["providerID"] for c in whole.claims}
+    launched = {i.tags.get(CLAIM_TAG, ""): i.instance_id for i in whole.instances}
+
+    assert [i.state for i in whole.instances] == ["running"] * wanted  # ever launched
+    assert launched.keys() == claims.keys()
+    assert all(claims[name].endswith(instance) for name, instance in launched.items())
+    assert sorted(n["spec"]["providerID"] for n in whole.nodes) == sorted(claims.values())
+    assert len({p["spec"]["nodeName"] for p in whole.pods}) == wanted

@@ -1,0 +1,45 @@
+"""The demo's story: `make demo` shows it, this asserts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.kubeclient import KubeClient
+from testbed.scene import Scene, Sight
+from testbed.story import Story
+from tests.system.region import Region
+
+pytestmark = pytest.mark.system
+
+
+class Printed:
+    """Prints how the story goes, which pytest shows when it breaks off."""
+
+    def begin(self, title: str) -> None:
+        print(f"▸ {title}")
+
+    def see(self, sight: Sight) -> None:
+        """Keep it."""
+
+    def end(self, title: str, seconds: float, outcome: str) -> None:
+        print(f"✓ {title} ({seconds:.1f} s): {outcome}")
+
+
+async def test_pods_come_and_go_and_nodes_follow_until_destroy_leaves_nothing(
+    region: Region, kube: KubeClient
+) -> None:
+    story = Story(
+        scene=Scene(kube, region.cloud),
+        engine=region.engine,
+        configuration=region.settings,
+        logs=region.logs,
+        narrator=Printed(),
+    )
+
+    summary = await story.tell()
+
+    assert summary.pods_bound == 200
+    assert summary.nodes_by_type
+    assert 0 < summary.lower_bound <= summary.cost
+    assert summary.left == {}
+    assert region.cloud.unimplemented() == {}

@@ -1,0 +1,95 @@
+"""Events are written once for the same news, and never hold anybody up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controller.apis import kinds
+from controller.apis.meta import ObjectMeta
+from controller.apis.pods import Pod
+from controller.apis.workloads import Event
+from controller.apiserver.errors import ForbiddenError
+from controller.apiserver.fake import FakeApiServer
+from controller.telemetry import events
+from controller.telemetry.events import Recorder
+
+POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u1"))
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+        self.api = FakeApiServer(lambda: self.now)
+        self.dropped: list[str] = []
+        self.recorder = Recorder(self.api, lambda: self.now, self.dropped.append)
+
+    @property
+    def written(self) -> list[Event]:
+        return self.api.objects(kinds.EVENT)
+
+    async def publish(self, reason: str, message: str = "m", pod: Pod = POD) -> None:
+        await self.recorder.publish(kinds.POD, pod, "Warning", reason, message)
+        await self.recorder.flush()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_an_event_names_its_object_and_its_source(world: World) -> None:
+    await world.publish("FailedScheduling", "no pool fits")
+    (event,) = world.written
+    assert (event.involved_object.kind, event.involved_object.name) == ("Pod", "web")
+    assert (event.type, event.reason) == ("Warning", "FailedScheduling")
+    assert event.message == "no pool fits"
+    assert event.source.component == "karpenter"
+    assert event.metadata.namespace == "shop"
+
+
+async def test_an_event_that_is_refused_stops_nobody(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.api.refuse("create", ForbiddenError("the namespace is terminating", status=403))
+    await world.publish("Evicted", "first")
+    await world.publish("Evicted", "second")
+    assert [event.message for event in world.written] == ["second"]
+    assert "the namespace is terminating" in caplog.text
+
+
+@pytest.mark.parametrize(("reason", "minutes"), [("Evicted", 2), ("FailedScheduling", 5)])
+async def test_the_same_news_is_told_again_only_after_its_time(
+    world: World, reason: str, minutes: int
+) -> None:
+    await world.publish(reason)
+    world.now += timedelta(minutes=minutes, seconds=-1)
+    await world.publish(reason)
+    assert len(world.written) == 1
+    world.now += timedelta(seconds=1)
+    await world.publish(reason)
+    assert len(world.written) == 2
+
+
+async def test_other_words_or_another_object_are_other_news(world: World) -> None:
+    await world.publish("Evicted")
+    await world.publish("Evicted", "other words")
+    await world.publish("Evicted", pod=Pod(metadata=ObjectMeta(name="db", uid="u2")))
+    assert len(world.written) == 3
+
+
+async def test_a_crowd_of_nominations_is_thinned_out(world: World) -> None:
+    for number in range(50):
+        await world.publish("Nominated", f"{number}")
+    assert len(world.written) == 10
+    world.now += timedelta(seconds=1)
+    for number in range(50, 100):
+        await world.publish("Nominated", f"{number}")
+    assert len(world.written) == 15
+
+
+async def test_events_that_find_no_room_are_dropped_and_counted(world: World) -> None:
+    for number in range(events.LONGEST_QUEUE + 1):
+        await world.recorder.publish(kinds.POD, POD, "Normal", "Evicted", f"{number}")
+    assert world.dropped == ["Evicted"]

@@ -1,0 +1,87 @@
+"""A log line is one JSON object with the fields that dashboards know."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.telemetry import logs
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield tmp_path / "log"
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        if handler not in handlers:
+            handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_line_says_what_when_where_and_about_which_object(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    with logs.about("nodeclaim.lifecycle", "default-1"):
+        logging.getLogger("controller.x").info(
+            "launched %s", "it", extra={"NodeClaim": "default-1"}
+        )
+    (line,) = lines(file)
+    assert line["level"] == "INFO"
+    assert line["logger"] == "controller.x"
+    assert line["message"] == "launched it"
+    assert line["NodeClaim"] == "default-1"
+    assert (line["controller"], line["name"]) == ("nodeclaim.lifecycle", "default-1")
+    assert line["reconcileID"]
+    assert line["time"].endswith("Z")
+
+
+def test_what_is_logged_outside_a_reconcile_is_about_none(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    with logs.about("provisioner"):
+        pass
+    logging.getLogger("x").info("hello")
+    assert "controller" not in lines(file)[0]
+
+
+def test_levels_below_the_setting_are_left_out(file: Path) -> None:
+    logs.configure("error", [str(file)])
+    logging.getLogger("x").info("hello")
+    logging.getLogger("x").error("oh")
+    assert [line["message"] for line in lines(file)] == ["oh"]
+
+
+def test_an_exception_comes_with_its_stack(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    (line,) = lines(file)
+    assert line["error"] == "wrong"
+    assert "ValueError" in line["stacktrace"]
+
+
+def test_secrets_are_not_written(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    logging.getLogger("x").info("signing in", extra={"sessionToken": "abc", "AccessSecret": "def"})
+    text = file.read_text()
+    assert "abc" not in text
+    assert "def" not in text
+
+
+def test_a_value_json_does_not_know_is_written_as_text(file: Path) -> None:
+    logs.configure("info", [str(file)])
+    logging.getLogger("x").info("hello", extra={"where": Path("/somewhere")})
+    assert lines(file)[0]["where"] == "/somewhere"

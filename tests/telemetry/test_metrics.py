@@ -1,0 +1,132 @@
+"""Metrics bear the names and labels that Karpenter's dashboards ask for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import prometheus_client
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import (
+    NodeClaimTemplate,
+    NodeClaimTemplateSpec,
+    NodeClassReference,
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+)
+from controller.apis.pods import Pod, PodStatus
+from controller.apiserver.port import Change
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import ClusterState, Metrics
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+REFERENCE = NodeClassReference(group="g", kind="k", name="n")
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(version="1.2.3")
+
+
+def make_claim() -> NodeClaim:
+    return NodeClaim(
+        metadata=ObjectMeta(
+            name="c",
+            labels={
+                labels.NODEPOOL: "default",
+                labels.CAPACITY_TYPE: "spot",
+                labels.ZONE: "us-west-2a",
+            },
+            deletion_timestamp=NOW,
+        ),
+        spec=NodeClaimSpec(node_class_ref=REFERENCE),
+    )
+
+
+def test_the_life_of_a_claim_is_counted_by_pool_capacity_type_and_zone(metrics: Metrics) -> None:
+    claim = make_claim()
+    metrics.claim_created(claim, "provisioned")
+    metrics.disrupted(claim, "expired")
+    metrics.terminated(claim, NOW + timedelta(seconds=3))
+    value = metrics.registry.get_sample_value
+    name = "karpenter_nodeclaims"
+    created = {"reason": "provisioned", "nodepool": "default", "min_values_relaxed": "false"}
+    assert value(f"{name}_created_total", created) == 1
+    gone = {"nodepool": "default", "capacity_type": "spot", "zone": "us-west-2a"}
+    assert value(f"{name}_terminated_total", gone) == 1
+    pool = {"nodepool": "default"}
+    assert value(f"{name}_termination_duration_seconds_sum", pool) == 3
+    disrupted = {
+        "reason": "expired",
+        "nodepool": "default",
+        "capacity_type": "spot",
+        "consolidation_policy": "",
+        "termination_mode": "",
+    }
+    assert value(f"{name}_disrupted_total", disrupted) == 1
+
+
+def test_a_pod_is_measured_when_it_is_bound_and_not_again(metrics: Metrics) -> None:
+    def pod(*conditions: Condition) -> Pod:
+        return Pod(
+            metadata=ObjectMeta(name="p", creation_timestamp=NOW),
+            status=PodStatus(conditions=list(conditions)),
+        )
+
+    since = NOW + timedelta(seconds=7)
+    bound = pod(Condition(type="PodScheduled", status="True", last_transition_time=since))
+    metrics.pod_changed(None, bound)
+    metrics.pod_changed(pod(), bound)
+    metrics.pod_changed(bound, bound)
+    value = metrics.registry.get_sample_value
+    assert value("karpenter_pods_bound_duration_seconds_count") == 1
+    assert value("karpenter_pods_bound_duration_seconds_sum") == 7
+
+
+def test_a_reconcile_that_fails_is_counted_as_an_error(metrics: Metrics) -> None:
+    with metrics.reconcile("x") as ended:
+        ended("error")
+    value = metrics.registry.get_sample_value
+    labels_ = {"controller": "x", "result": "error"}
+    assert value("controller_runtime_reconcile_total", labels_) == 1
+    assert value("controller_runtime_reconcile_errors_total", {"controller": "x"}) == 1
+    assert value("controller_runtime_active_workers", {"controller": "x"}) == 0
+
+
+def test_the_cluster_is_looked_at_when_it_is_asked_about(metrics: Metrics) -> None:
+    mirrored: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.NODE, kinds.NODE_CLAIM)
+    cluster = Cluster(mirrored=mirrored)
+    metrics.registry.register(ClusterState(cluster, lambda: NOW))
+    value = metrics.registry.get_sample_value
+    assert value("karpenter_cluster_state_synced") == 0
+
+    pool = NodePool(
+        metadata=ObjectMeta(name="default", uid="u"),
+        spec=NodePoolSpec(
+            template=NodeClaimTemplate(spec=NodeClaimTemplateSpec(node_class_ref=REFERENCE)),
+            limits={"cpu": "10"},
+        ),
+        status=NodePoolStatus(resources={"cpu": "2500m"}),
+    )
+    for kind in mirrored:
+        cluster.apply(kind, Change("SYNCED"))
+    cluster.observe(kinds.NODE_POOL, pool)
+    axes = {"nodepool": "default", "resource_type": "cpu"}
+    assert value("karpenter_cluster_state_synced") == 1
+    assert value("karpenter_nodepools_limit", axes) == 10
+    assert value("karpenter_nodepools_usage", axes) == 2.5
+
+
+def test_an_idle_controller_shows_few_series(metrics: Metrics) -> None:
+    text = prometheus_client.generate_latest(metrics.registry).decode()
+    series = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) < 200
+    assert not [line for line in series if "_created{" in line or "_created " in line]
+    assert 'karpenter_build_info{commit="",goarch=' in text

@@ -1,0 +1,71 @@
+"""A cloud on a loopback port, and boto3 clients that call it as they would call AWS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from testbed.cloud import Cloud, CloudControl
+from testbed.cloud.world import Settings
+
+ADMIN = ("testing", "testing", None)
+
+
+@dataclass(frozen=True)
+class Aws:
+    """Makes clients for one set of credentials, without retries."""
+
+    url: str
+    credentials: tuple[str, str, str | None] = ADMIN
+
+    def client(self, service: str, region: str = "us-west-2") -> Any:
+        key, secret, token = self.credentials
+        return boto3.client(
+            service,
+            region_name=region,
+            endpoint_url=self.url,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+            aws_session_token=token,
+            config=Config(retries={"total_max_attempts": 1}, read_timeout=30),
+        )
+
+    def signed_by(self, credentials: tuple[str, str, str | None]) -> Aws:
+        return Aws(self.url, credentials)
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    settings = Settings(pending=0.05, shutting_down=0.05, terminated_visible=30.0)
+    with Cloud(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def aws(cloud: Cloud) -> Aws:
+    return Aws(cloud.url)
+
+
+@pytest.fixture(scope="module")
+def control(cloud: Cloud) -> CloudControl:
+    return CloudControl(cloud.url)
+
+
+@pytest.fixture(scope="module")
+def ec2(aws: Aws) -> Any:
+    return aws.client("ec2")
+
+
+def eventually(condition: Callable[[], Any], *, seconds: float = 10.0) -> Any:
+    """Wait until a condition holds and answer what it answered."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+    return found

@@ -1,0 +1,230 @@
+"""Instance types, offerings, prices and images."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from testbed.cloud import CloudControl
+from tests.testbed.cloud.conftest import Aws
+
+ON_DEMAND = {
+    "regionCode": "us-west-2",
+    "serviceCode": "AmazonEC2",
+    "preInstalledSw": "NA",
+    "operatingSystem": "Linux",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+
+
+def listed(client: Any, operation: str, member: str, **arguments: Any) -> list[Any]:
+    pages = client.get_paginator(operation).paginate(**arguments)
+    return [each for page in pages for each in page[member]]
+
+
+def test_types_come_in_pages_and_only_those_offered_here(ec2: Any) -> None:
+    filters = [
+        {"Name": "supported-virtualization-type", "Values": ["hvm"]},
+        {"Name": "processor-info.supported-architecture", "Values": ["x86_64", "arm64"]},
+    ]
+
+    first = ec2.describe_instance_types(Filters=filters, MaxResults=100)
+    everything = listed(ec2, "describe_instance_types", "InstanceTypes", Filters=filters)
+
+    assert len(first["InstanceTypes"]) == 100
+    assert first["NextToken"]
+    names = [each["InstanceType"] for each in everything]
+    assert len(set(names)) == len(names) > 1000
+    offered = listed(ec2, "describe_instance_type_offerings", "InstanceTypeOfferings")
+    assert set(names) <= {each["InstanceType"] for each in offered}
+
+
+def test_a_type_carries_what_a_node_is_computed_from(ec2: Any) -> None:
+    [found] = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
+
+    assert found["VCpuInfo"]["DefaultVCpus"] == 2
+    assert found["MemoryInfo"]["SizeInMiB"] == 8192
+    assert found["NetworkInfo"]["MaximumNetworkInterfaces"] == 3
+    assert found["NetworkInfo"]["Ipv4AddressesPerInterface"] == 10
+    assert found["ProcessorInfo"]["SupportedArchitectures"] == ["x86_64"]
+    assert found["SupportedUsageClasses"] == ["on-demand", "spot"]
+    assert found["BareMetal"] is False
+
+
+def test_types_are_filtered_by_glob_and_by_truth(ec2: Any) -> None:
+    by_glob = [{"Name": "instance-type", "Values": ["m5.*"]}]
+    metal = [*by_glob, {"Name": "bare-metal", "Values": ["true"]}]
+
+    names = {
+        each["InstanceType"]
+        for each in ec2.describe_instance_types(Filters=by_glob)["InstanceTypes"]
+    }
+
+    assert "m5.large" in names
+    assert all(name.startswith("m5.") for name in names)
+    [found] = ec2.describe_instance_types(Filters=metal)["InstanceTypes"]
+    assert found["InstanceType"] == "m5.metal"
+
+
+def test_an_unknown_type_is_named(ec2: Any) -> None:
+    with pytest.raises(ClientError, match=r"InvalidInstanceType\b.*m5\.huge"):
+        ec2.describe_instance_types(InstanceTypes=["m5.large", "m5.huge"])
+
+
+def test_offerings_differ_by_zone(ec2: Any) -> None:
+    by_zone = listed(
+        ec2,
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": ["m5.large", "p3dn.24xlarge"]}],
+    )
+
+    zones: dict[str, set[str]] = {}
+    for each in by_zone:
+        zones.setdefault(each["InstanceType"], set()).add(each["Location"])
+    assert {"us-west-2a", "us-west-2b", "us-west-2c"} <= zones["m5.large"]
+    assert "us-west-2a" not in zones["p3dn.24xlarge"]
+
+
+def on_demand_prices(aws: Aws, **changes: str) -> dict[str, float]:
+    filters = [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value}
+        for field, value in {**ON_DEMAND, **changes}.items()
+    ]
+    products = listed(
+        aws.client("pricing"),
+        "get_products",
+        "PriceList",
+        ServiceCode="AmazonEC2",
+        Filters=filters,
+    )
+    prices = {}
+    for product in map(json.loads, products):
+        [term] = product["terms"]["OnDemand"].values()
+        [dimension] = term["priceDimensions"].values()
+        name = product["product"]["attributes"]["instanceType"]
+        prices[name] = float(dimension["pricePerUnit"]["USD"])
+    return prices
+
+
+def test_on_demand_prices_are_listed_for_shared_and_for_bare_metal(aws: Aws) -> None:
+    shared = on_demand_prices(aws, tenancy="Shared", productFamily="Compute Instance")
+    metal = on_demand_prices(
+        aws, tenancy="Dedicated", productFamily="Compute Instance (bare metal)"
+    )
+
+    assert len(shared) > 1000
+    assert "m5.metal" in metal
+    assert "m5.metal" not in shared
+    assert min(shared.values()) > 0
+
+
+def test_prices_make_economic_sense(aws: Aws) -> None:
+    prices = on_demand_prices(aws, tenancy="Shared", productFamily="Compute Instance")
+
+    assert prices["m5.xlarge"] == pytest.approx(2 * prices["m5.large"], rel=0.01)
+    assert prices["m6g.large"] < prices["m5.large"]
+    assert prices["m7i.large"] < prices["m6i.large"] < prices["m5.large"]
+    assert prices["c5.large"] < prices["m5.large"] < prices["r5.large"]
+    assert prices["g5.xlarge"] > prices["m5.xlarge"]
+
+
+def test_spot_is_cheaper_than_on_demand_and_the_same_everywhere_it_is_asked(
+    aws: Aws, ec2: Any, control: CloudControl
+) -> None:
+    on_demand = on_demand_prices(aws, tenancy="Shared", productFamily="Compute Instance")
+    history = listed(
+        ec2,
+        "describe_spot_price_history",
+        "SpotPriceHistory",
+        ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
+    )
+
+    spot = {(r["InstanceType"], r["AvailabilityZone"]): float(r["SpotPrice"]) for r in history}
+    assert len(spot) == len(history) > 3000
+    for (name, zone), price in spot.items():
+        if name in on_demand:
+            assert 0.24 < price / on_demand[name] < 0.61, (name, zone)
+    assert spot["m5.large", "us-west-2b"] == control.price(
+        instance_type="m5.large", zone="us-west-2b", capacity_type="spot"
+    )
+    again = ec2.describe_spot_price_history(
+        InstanceTypes=["m5.large"],
+        AvailabilityZone="us-west-2b",
+        ProductDescriptions=["Linux/UNIX"],
+    )["SpotPriceHistory"]
+    assert [float(row["SpotPrice"]) for row in again] == [spot["m5.large", "us-west-2b"]]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "architecture"),
+    [
+        ("eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended", "x86_64"),
+        ("eks/optimized-ami/1.36/amazon-linux-2023/arm64/standard/recommended", "arm64"),
+        ("eks/optimized-ami/1.36/amazon-linux-2023/x86_64/nvidia/recommended", "x86_64"),
+        ("eks/optimized-ami/1.36/amazon-linux-2023/x86_64/neuron/recommended", "x86_64"),
+        (
+            "eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard"
+            "/amazon-eks-node-al2023-x86_64-standard-1.36-v20261015",
+            "x86_64",
+        ),
+        ("bottlerocket/aws-k8s-1.36/arm64/latest", "arm64"),
+        ("bottlerocket/aws-k8s-1.36-nvidia/x86_64/1.51.0", "x86_64"),
+        (
+            "ami-windows-latest/Windows_Server-2025-English-Core-EKS_Optimized-1.36",
+            "x86_64",
+        ),
+    ],
+)
+def test_image_parameters_point_at_images(
+    aws: Aws, ec2: Any, parameter: str, architecture: str
+) -> None:
+    name = f"/aws/service/{parameter}/image_id"
+    identity = aws.client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+
+    [image] = ec2.describe_images(ImageIds=[identity])["Images"]
+    assert image["Architecture"] == architecture
+    assert image["State"] == "available"
+    assert image["CreationDate"] < image["DeprecationTime"]
+
+
+def test_amazon_linux_2_ended_with_1_32(aws: Aws) -> None:
+    name = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2/recommended/image_id"
+
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        aws.client("ssm").get_parameter(Name=name)
+
+
+def test_images_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
+    found = ec2.describe_images(
+        Owners=["amazon"],
+        Filters=[
+            {"Name": "name", "Values": ["amazon-eks-node-al2023-*-standard-1.36-*"]},
+            {"Name": "architecture", "Values": ["arm64"]},
+        ],
+    )["Images"]
+
+    assert len(found) == 2
+    assert len({image["CreationDate"] for image in found}) == 2
+    assert ec2.describe_images(Owners=["self"])["Images"] == []
+
+
+def test_a_new_release_becomes_the_recommended_one(
+    aws: Aws, ec2: Any, control: CloudControl
+) -> None:
+    root = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard"
+    ssm = aws.client("ssm")
+    before = ssm.get_parameter(Name=f"{root}/recommended/image_id")["Parameter"]["Value"]
+
+    published = control.publish_images("20261120")
+
+    after = ssm.get_parameter(Name=f"{root}/recommended/image_id")["Parameter"]["Value"]
+    assert after != before
+    assert after in published
+    [image] = ec2.describe_images(ImageIds=[after])["Images"]
+    assert image["Name"].endswith("v20261120")

@@ -1,0 +1,138 @@
+"""Faults to order, in the shape that each protocol gives its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from testbed.cloud import CloudControl
+from testbed.cloud.control import ControlError
+from tests.testbed.cloud.builders import Region, unique
+from tests.testbed.cloud.conftest import Aws
+
+
+@pytest.fixture(autouse=True)
+def afterwards_all_is_well(control: CloudControl) -> Any:
+    yield
+    control.clear_faults()
+
+
+CALLS: dict[str, Any] = {
+    "ec2": lambda aws: aws.client("ec2").describe_subnets(),
+    "iam": lambda aws: aws.client("iam").list_roles(),
+    "sts": lambda aws: aws.client("sts").get_caller_identity(),
+    "ssm": lambda aws: aws.client("ssm").describe_parameters(),
+    "sqs": lambda aws: aws.client("sqs").list_queues(),
+    "eks": lambda aws: aws.client("eks").list_clusters(),
+    "events": lambda aws: aws.client("events").list_rules(),
+    "pricing": lambda aws: aws.client("pricing").get_products(ServiceCode="AmazonEC2"),
+}
+
+
+@pytest.mark.parametrize("service", CALLS)
+def test_a_fault_is_an_error_that_the_client_understands(
+    aws: Aws, control: CloudControl, service: str
+) -> None:
+    control.order_fault(
+        service=service, code="ThrottlingException", message="too <fast> & loud", status=429
+    )
+
+    with pytest.raises(ClientError) as failed:
+        CALLS[service](aws)
+
+    answer = failed.value.response
+    assert answer["Error"]["Code"] == "ThrottlingException"
+    assert answer["Error"]["Message"] == "too <fast> & loud"
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 429
+    CALLS[service](aws)
+
+
+def test_a_fault_counts_down_and_only_meets_its_own_calls(ec2: Any, control: CloudControl) -> None:
+    control.order_fault(service="ec2", action="Describe(Subnets|Vpcs)", code="Boom", times=2)
+
+    ec2.describe_instances()
+    for act in (ec2.describe_subnets, ec2.describe_vpcs):
+        with pytest.raises(ClientError, match="Boom"):
+            act()
+    ec2.describe_subnets()
+
+
+def test_botocores_own_retries_get_over_a_throttle(aws: Aws, control: CloudControl) -> None:
+    control.order_fault(service="ec2", code="RequestLimitExceeded", status=503, times=2)
+    ec2 = boto3.client(
+        "ec2",
+        region_name="us-west-2",
+        endpoint_url=aws.url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=Config(retries={"mode": "standard", "total_max_attempts": 5}),
+    )
+
+    assert ec2.describe_subnets()["Subnets"]
+
+
+def test_a_lost_answer_leaves_the_work_done(aws: Aws, ec2: Any, control: CloudControl) -> None:
+    arguments = Region(aws).fleet(ClientToken=unique("lost"))
+    before = len(control.instances().instances)
+    control.order_fault(
+        service="ec2", action="CreateFleet", code="InternalError", status=500, after=True
+    )
+
+    with pytest.raises(ClientError, match="InternalError"):
+        ec2.create_fleet(**arguments)
+    again = ec2.create_fleet(**arguments)
+
+    assert len(control.instances().instances) == before + 1
+    assert len(again["Instances"]) == 1
+
+
+def test_a_fault_can_be_for_one_principal_only(aws: Aws, ec2: Any, control: CloudControl) -> None:
+    control.order_fault(service="ec2", code="Boom", principal="assumed-role/somebody", times=None)
+
+    ec2.describe_subnets()
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [({"action": "("}, "pattern is wrong"), ({"colour": "red"}, "has no colour")],
+)
+def test_a_fault_that_makes_no_sense_is_refused(
+    control: CloudControl, fault: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ControlError, match=complaint):
+        control._send("POST", "faults", fault)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (
+            lambda aws: aws.client("ec2").describe_host_reservations(),
+            "ec2:DescribeHostReservations",
+        ),
+        (lambda aws: aws.client("ec2").describe_fleets(), "ec2:DescribeFleets"),
+        (
+            lambda aws: aws.client("eks").update_cluster_version(name="joiner", version="1.37"),
+            "eks:UpdateClusterVersion",
+        ),
+        (lambda aws: aws.client("ssm").list_ops_metadata(), "ssm:ListOpsMetadata"),
+        (lambda aws: aws.client("pricing").describe_services(), "pricing:DescribeServices"),
+        (
+            lambda aws: aws.client("license-manager").list_license_configurations(),
+            "license-manager:ListLicenseConfigurations",
+        ),
+    ],
+)
+def test_a_call_that_nothing_implements_fails_by_name_and_is_counted(
+    aws: Aws, control: CloudControl, call: Any, name: str
+) -> None:
+    with pytest.raises(ClientError) as failed:
+        call(aws)
+
+    assert failed.value.response["Error"]["Code"] == "NotImplementedInTestCloud"
+    assert name in failed.value.response["Error"]["Message"]
+    assert control.unimplemented()[name] == 1

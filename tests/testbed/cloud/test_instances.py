@@ -1,0 +1,255 @@
+"""The life of an instance, from pending to forgotten."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from testbed.cloud import CloudControl
+from testbed.cloud.control import ControlError
+from tests.testbed.cloud.builders import Region, pairs
+from tests.testbed.cloud.conftest import Aws, eventually
+
+
+@pytest.fixture(scope="module")
+def region(aws: Aws) -> Region:
+    return Region(aws)
+
+
+@pytest.fixture(autouse=True)
+def usual_delays(control: CloudControl) -> Any:
+    yield
+    control.change_settings(pending=0.05, shutting_down=0.05, terminated_visible=30)
+
+
+def state_of(ec2: Any, identity: str) -> str:
+    [reservation] = ec2.describe_instances(InstanceIds=[identity])["Reservations"]
+    return str(reservation["Instances"][0]["State"]["Name"])
+
+
+def test_an_instance_is_pending_before_it_runs(
+    ec2: Any, region: Region, control: CloudControl
+) -> None:
+    control.change_settings(pending=0.3)
+
+    [identity] = region.launch()
+
+    assert state_of(ec2, identity) == "pending"
+    eventually(lambda: state_of(ec2, identity) == "running")
+
+
+def test_a_terminated_instance_shuts_down_first_and_is_forgotten_later(
+    ec2: Any, region: Region, control: CloudControl
+) -> None:
+    control.change_settings(shutting_down=0.3, terminated_visible=0.3)
+    [identity] = region.launch()
+    eventually(lambda: state_of(ec2, identity) == "running")
+
+    [change] = ec2.terminate_instances(InstanceIds=[identity])["TerminatingInstances"]
+
+    assert change["PreviousState"]["Name"] == "running"
+    assert change["CurrentState"]["Name"] == "shutting-down"
+    assert state_of(ec2, identity) == "shutting-down"
+    eventually(lambda: state_of(ec2, identity) == "terminated")
+    eventually(lambda: identity not in known(ec2))
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.describe_instances(InstanceIds=[identity])
+
+
+def known(ec2: Any) -> set[str]:
+    pages = ec2.get_paginator("describe_instances").paginate()
+    return {i["InstanceId"] for p in pages for r in p["Reservations"] for i in r["Instances"]}
+
+
+def test_terminating_twice_is_no_error(ec2: Any, region: Region) -> None:
+    [identity] = region.launch()
+
+    for _ in range(2):
+        ec2.terminate_instances(InstanceIds=[identity])
+
+
+def test_what_hangs_on_an_instance_goes_with_it(ec2: Any, region: Region) -> None:
+    subnet = region.subnets["us-west-2c"]
+    overrides = [{"InstanceType": "m5.large", "SubnetId": subnet}]
+    before = free_addresses(ec2, subnet)
+
+    [identity] = region.launch(overrides=overrides, tags={"team": "trees"})
+
+    assert free_addresses(ec2, subnet) == before - 1
+    of_instance = [{"Name": "attachment.instance-id", "Values": [identity]}]
+    assert len(ec2.describe_volumes(Filters=of_instance)["Volumes"]) == 1
+    ec2.terminate_instances(InstanceIds=[identity])
+    eventually(lambda: state_of(ec2, identity) == "terminated")
+    assert free_addresses(ec2, subnet) == before
+    assert ec2.describe_volumes(Filters=of_instance)["Volumes"] == []
+    assert ec2.describe_network_interfaces(Filters=of_instance)["NetworkInterfaces"] == []
+
+
+def free_addresses(ec2: Any, subnet: str) -> int:
+    found = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
+    return int(found[0]["AvailableIpAddressCount"])
+
+
+def test_a_volume_that_is_not_deleted_on_termination_stays(
+    ec2: Any, region: Region, control: CloudControl
+) -> None:
+    kept = {"DeviceName": "/dev/xvdb", "Ebs": {"VolumeSize": 10, "DeleteOnTermination": False}}
+    [identity] = region.launch(template=region.make_template(BlockDeviceMappings=[kept]))
+    of_instance = [{"Name": "attachment.instance-id", "Values": [identity]}]
+    attached = ec2.describe_volumes(Filters=of_instance)["Volumes"]
+    [volume] = [v["VolumeId"] for v in attached if v["Size"] == 10]
+
+    ec2.terminate_instances(InstanceIds=[identity])
+    eventually(lambda: state_of(ec2, identity) == "terminated")
+
+    [found] = ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
+    assert found["State"] == "available"
+    assert volume in control.leftovers()["volumes"]
+    ec2.delete_volume(VolumeId=volume)
+    assert volume not in control.leftovers().get("volumes", [])
+
+
+def test_one_unknown_instance_fails_the_whole_call(ec2: Any, region: Region) -> None:
+    [identity] = region.launch()
+
+    with pytest.raises(ClientError, match="i-0123456789abcdef0"):
+        ec2.terminate_instances(InstanceIds=[identity, "i-0123456789abcdef0"])
+
+    assert state_of(ec2, identity) in ("pending", "running")
+
+
+def test_instances_are_found_by_tags_states_and_globs_in_pages(ec2: Any, region: Region) -> None:
+    wanted = set(region.launch(count=7, tags={"karpenter.sh/nodepool": "listed"}))
+    region.launch(tags={"karpenter.sh/nodepool": "other"})
+    filters = [
+        {"Name": "tag-key", "Values": ["karpenter.sh/nodepool"]},
+        {"Name": "tag:karpenter.sh/nodepool", "Values": ["list*"]},
+        {"Name": "instance-state-name", "Values": ["pending", "running"]},
+    ]
+
+    pages = list(
+        ec2.get_paginator("describe_instances").paginate(
+            Filters=filters, PaginationConfig={"PageSize": 3}
+        )
+    )
+
+    found = {i["InstanceId"] for p in pages for r in p["Reservations"] for i in r["Instances"]}
+    assert found == wanted
+    assert len(pages) == 3
+
+
+def test_an_unknown_filter_is_refused_by_name(ec2: Any) -> None:
+    with pytest.raises(ClientError, match="The filter 'colour' is invalid"):
+        ec2.describe_instances(Filters=[{"Name": "colour", "Values": ["green"]}])
+
+
+def test_a_stopped_instance_can_be_started_again(ec2: Any, region: Region) -> None:
+    [identity] = region.launch()
+    eventually(lambda: state_of(ec2, identity) == "running")
+
+    ec2.stop_instances(InstanceIds=[identity])
+    eventually(lambda: state_of(ec2, identity) == "stopped")
+    ec2.start_instances(InstanceIds=[identity])
+    eventually(lambda: state_of(ec2, identity) == "running")
+
+    ec2.terminate_instances(InstanceIds=[identity])
+    with pytest.raises(ClientError, match="IncorrectInstanceState"):
+        ec2.start_instances(InstanceIds=[identity])
+
+
+def test_status_checks_fail_and_events_are_scheduled_when_ordered(
+    ec2: Any, region: Region, control: CloudControl
+) -> None:
+    [sick], [due] = region.launch(), region.launch()
+    eventually(lambda: state_of(ec2, due) == "running" == state_of(ec2, sick))
+    control.impair(sick, system=True, since_seconds=300)
+    control.impair(due, event_code="instance-retirement")
+
+    def found(name: str, value: str) -> list[dict[str, Any]]:
+        answer = ec2.describe_instance_status(Filters=[{"Name": name, "Values": [value]}])
+        statuses: list[dict[str, Any]] = answer["InstanceStatuses"]
+        return statuses
+
+    [status] = found("system-status.status", "impaired")
+    assert status["InstanceId"] == sick
+    assert status["SystemStatus"]["Details"][0]["Status"] == "failed"
+    [status] = found("event.code", "instance-retirement")
+    assert status["InstanceId"] == due
+    control.impair(sick)
+    assert found("system-status.status", "impaired") == []
+
+
+def test_the_long_poll_answers_as_soon_as_something_changes(
+    region: Region, control: CloudControl
+) -> None:
+    before = control.instances()
+    heard: list[Any] = []
+    listener = threading.Thread(
+        target=lambda: heard.append(control.instances(since=before.revision, timeout=20))
+    )
+    listener.start()
+
+    [identity] = region.launch()
+    listener.join(timeout=20)
+
+    assert heard[0].revision > before.revision
+    assert identity in {view.instance_id for view in heard[0].instances}
+
+
+def test_the_long_poll_ends_without_news_after_its_time(control: CloudControl) -> None:
+    far = control.instances().revision + 1000
+
+    assert control.instances(since=far, timeout=0.05).revision < far
+
+
+def test_a_new_tag_is_a_change_that_the_poll_shows(
+    ec2: Any, region: Region, control: CloudControl
+) -> None:
+    [identity] = region.launch()
+    eventually(lambda: state_of(ec2, identity) == "running")
+    before = control.instances().revision
+
+    ec2.create_tags(Resources=[identity], Tags=pairs({"Name": "node-1"}))
+
+    after = control.instances(since=before, timeout=10)
+    [view] = [each for each in after.instances if each.instance_id == identity]
+    assert view.tags["Name"] == "node-1"
+    assert view.revision > before
+
+
+def test_a_setting_that_does_not_exist_is_refused(control: CloudControl) -> None:
+    with pytest.raises(ControlError, match="there is no setting penguins"):
+        control.change_settings(penguins=1)
+
+
+def test_an_interface_that_is_not_deleted_on_termination_keeps_its_address(
+    ec2: Any, region: Region, control: CloudControl
+) -> None:
+    kept = {"DeviceIndex": 0, "DeleteOnTermination": False, "Groups": [region.security_group]}
+    template = region.make_template(NetworkInterfaces=[kept], SecurityGroupIds=[])
+    subnet = region.subnets["us-west-2a"]
+    before = free_addresses(ec2, subnet)
+    [identity] = region.launch(template=template)
+    of_instance = [{"Name": "attachment.instance-id", "Values": [identity]}]
+    [attached] = ec2.describe_network_interfaces(Filters=of_instance)["NetworkInterfaces"]
+    interface = attached["NetworkInterfaceId"]
+    with pytest.raises(ClientError, match="in use"):
+        ec2.delete_network_interface(NetworkInterfaceId=interface)
+
+    ec2.terminate_instances(InstanceIds=[identity])
+    eventually(lambda: state_of(ec2, identity) == "terminated")
+
+    [found] = ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])["NetworkInterfaces"]
+    assert found["Status"] == "available"
+    assert free_addresses(ec2, subnet) == before - 1
+    assert interface in control.leftovers()["networkInterfaces"]
+    ec2.delete_network_interface(NetworkInterfaceId=interface)
+    assert free_addresses(ec2, subnet) == before
+
+
+def test_another_region_is_not_answered_for(aws: Aws) -> None:
+    with pytest.raises(ClientError, match="RegionNotInTestCloud"):
+        aws.client("ec2", "us-east-1").describe_instances()

@@ -1,0 +1,309 @@
+"""Launch templates, tags, groups, profiles: what a provisioner keeps beside its instances."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.testbed.cloud.builders import Region, document, pairs, tagged, unique
+from tests.testbed.cloud.conftest import Aws, eventually
+
+
+@pytest.fixture(scope="module")
+def region(aws: Aws) -> Region:
+    return Region(aws)
+
+
+def code_of(refused: pytest.ExceptionInfo[ClientError]) -> str:
+    return str(refused.value.response["Error"]["Code"])
+
+
+# ---------------------------------------------------------------- launch templates
+
+
+def test_all_launch_templates_are_listed_however_many(ec2: Any, region: Region) -> None:
+    tags = {"listing": unique("many")}
+    names = {region.make_template(tags=tags) for _ in range(41)}
+    filters = [{"Name": "tag:listing", "Values": list(tags.values())}]
+
+    at_once = ec2.describe_launch_templates(Filters=filters)["LaunchTemplates"]
+    pages = list(
+        ec2.get_paginator("describe_launch_templates").paginate(
+            Filters=filters, PaginationConfig={"PageSize": 10}
+        )
+    )
+
+    assert {each["LaunchTemplateName"] for each in at_once} == names
+    assert {t["LaunchTemplateName"] for p in pages for t in p["LaunchTemplates"]} == names
+    assert len(pages) == 5
+
+
+def test_a_launch_template_comes_back_as_it_was_made(ec2: Any, region: Region) -> None:
+    name = region.make_template(
+        MetadataOptions={"HttpTokens": "required"},
+        TagSpecifications=[{"ResourceType": "instance", "Tags": pairs({"team": "trees"})}],
+    )
+
+    [version] = ec2.describe_launch_template_versions(
+        LaunchTemplateName=name, Versions=["$Latest"]
+    )["LaunchTemplateVersions"]
+
+    data = version["LaunchTemplateData"]
+    assert data["MetadataOptions"]["HttpTokens"] == "required"
+    assert base64.b64decode(data["UserData"]) == b"the user data"
+    assert data["TagSpecifications"] == [
+        {"ResourceType": "instance", "Tags": pairs({"team": "trees"})}
+    ]
+
+
+def test_versions_are_numbered_and_latest_is_not_default(ec2: Any, region: Region) -> None:
+    name = region.make_template(InstanceType="m5.large")
+    ec2.create_launch_template_version(
+        LaunchTemplateName=name,
+        SourceVersion="1",
+        LaunchTemplateData={"InstanceType": "m5.xlarge"},
+    )
+
+    def type_of(version: str) -> str:
+        [found] = ec2.describe_launch_template_versions(
+            LaunchTemplateName=name, Versions=[version]
+        )["LaunchTemplateVersions"]
+        return str(found["LaunchTemplateData"]["InstanceType"])
+
+    assert (type_of("$Latest"), type_of("$Default"), type_of("2")) == (
+        "m5.xlarge",
+        "m5.large",
+        "m5.xlarge",
+    )
+    ec2.modify_launch_template(LaunchTemplateName=name, DefaultVersion="2")
+    assert type_of("$Default") == "m5.xlarge"
+
+
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [
+        ({"LaunchTemplateName": "nobody"}, "InvalidLaunchTemplateName.NotFoundException"),
+        ({"LaunchTemplateId": "lt-0123456789abcdef0"}, "InvalidLaunchTemplateId.NotFound"),
+    ],
+)
+def test_a_launch_template_that_is_not_there_is_not_found(
+    ec2: Any, named: dict[str, str], code: str
+) -> None:
+    with pytest.raises(ClientError) as refused:
+        ec2.delete_launch_template(**named)
+    assert code_of(refused) == code
+
+    with pytest.raises(ClientError) as refused:
+        ec2.describe_launch_templates(**{f"{key}s": [value] for key, value in named.items()})
+    assert code_of(refused) == code
+
+
+def test_a_name_is_taken_once_and_free_again_after_deletion(ec2: Any, region: Region) -> None:
+    name = region.make_template()
+    again = {"LaunchTemplateName": name, "LaunchTemplateData": {"ImageId": region.image()}}
+
+    with pytest.raises(ClientError) as refused:
+        ec2.create_launch_template(**again)
+    assert code_of(refused) == "InvalidLaunchTemplateName.AlreadyExistsException"
+
+    ec2.delete_launch_template(LaunchTemplateName=name)
+    ec2.create_launch_template(**again)
+
+
+def test_user_data_over_sixteen_kibibytes_is_refused(region: Region) -> None:
+    region.make_template(UserData=base64.b64encode(b"x" * 16384).decode())
+
+    with pytest.raises(ClientError, match="User data is limited to 16384 bytes"):
+        region.make_template(UserData=base64.b64encode(b"x" * 16385).decode())
+
+
+# ---------------------------------------------------------------- tags
+
+
+def test_tags_come_and_go_by_key_and_by_value(ec2: Any, region: Region) -> None:
+    subnet = region.subnets["us-west-2a"]
+
+    def held() -> dict[str, str]:
+        found = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["Tags"]
+        return {tag["Key"]: tag["Value"] for tag in found}
+
+    before = held()
+    ec2.create_tags(Resources=[subnet], Tags=pairs({"a": "1", "b": "2"}))
+    ec2.delete_tags(Resources=[subnet], Tags=[{"Key": "a"}, {"Key": "b", "Value": "other"}])
+    assert held() == {**before, "b": "2"}
+    by_tag = ec2.describe_subnets(Filters=[{"Name": "tag:b", "Values": ["2"]}])["Subnets"]
+    assert [each["SubnetId"] for each in by_tag] == [subnet]
+    [row] = ec2.describe_tags(Filters=[{"Name": "key", "Values": ["b"]}])["Tags"]
+    assert row == {"Key": "b", "Value": "2", "ResourceId": subnet, "ResourceType": "subnet"}
+    ec2.delete_tags(Resources=[subnet], Tags=[{"Key": "b"}])
+
+
+@pytest.mark.parametrize(
+    ("identity", "code"),
+    [
+        ("i-0123456789abcdef0", "InvalidInstanceID.NotFound"),
+        ("subnet-00000000", "InvalidSubnetID.NotFound"),
+        ("sg-00000000", "InvalidGroup.NotFound"),
+        ("lt-0123456789abcdef0", "InvalidLaunchTemplateId.NotFound"),
+        ("vol-0123456789abcdef0", "InvalidVolume.NotFound"),
+    ],
+)
+def test_what_is_not_there_cannot_be_tagged(ec2: Any, identity: str, code: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        ec2.create_tags(Resources=[identity], Tags=pairs({"a": "1"}))
+    assert code_of(refused) == code
+
+
+def test_tags_have_a_limit_and_a_reserved_prefix(ec2: Any, region: Region) -> None:
+    [identity] = region.launch()
+
+    with pytest.raises(ClientError, match="TagLimitExceeded"):
+        ec2.create_tags(Resources=[identity], Tags=pairs({f"k{n}": "v" for n in range(51)}))
+    with pytest.raises(ClientError, match="reserved"):
+        ec2.create_tags(Resources=[identity], Tags=pairs({"aws:mine": "v"}))
+
+
+def test_tagged_resources_are_found_across_services(aws: Aws, ec2: Any, region: Region) -> None:
+    tags = {"karpenter.sh/discovery": unique("discovery")}
+    [identity] = region.launch(tags=tags)
+    url = aws.client("sqs").create_queue(QueueName=unique("queue"), tags=tags)["QueueUrl"]
+    filters = [{"Key": key, "Values": [value]} for key, value in tags.items()]
+    tagging = aws.client("resourcegroupstaggingapi")
+
+    found = tagging.get_resources(TagFilters=filters)["ResourceTagMappingList"]
+
+    arns = {each["ResourceARN"] for each in found}
+    assert f"arn:aws:ec2:us-west-2:123456789012:instance/{identity}" in arns
+    assert f"arn:aws:sqs:us-west-2:123456789012:{url.rsplit('/', 1)[-1]}" in arns
+    only = tagging.get_resources(TagFilters=filters, ResourceTypeFilters=["ec2:volume"])
+    [volume] = only["ResourceTagMappingList"]
+    assert ":volume/vol-" in volume["ResourceARN"]
+
+
+# ---------------------------------------------------------------- what is in use stays
+
+
+def test_a_security_group_in_use_cannot_be_deleted(ec2: Any, region: Region) -> None:
+    vpc = region.cluster["resourcesVpcConfig"]["vpcId"]
+    group = ec2.create_security_group(GroupName=unique("group"), Description="x", VpcId=vpc)
+    template = region.make_template(SecurityGroupIds=[group["GroupId"]])
+    [identity] = region.launch(template=template)
+
+    with pytest.raises(ClientError, match="DependencyViolation"):
+        ec2.delete_security_group(GroupId=group["GroupId"])
+
+    ec2.terminate_instances(InstanceIds=[identity])
+    of_group = [{"Name": "group-id", "Values": [group["GroupId"]]}]
+    eventually(lambda: not ec2.describe_network_interfaces(Filters=of_group)["NetworkInterfaces"])
+    ec2.delete_security_group(GroupId=group["GroupId"])
+
+
+def test_an_attached_policy_cannot_be_deleted(aws: Aws) -> None:
+    iam, name = aws.client("iam"), unique("role")
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
+    policy = iam.create_policy(
+        PolicyName=unique("policy"),
+        PolicyDocument=document({"Effect": "Allow", "Action": "*", "Resource": "*"}),
+    )["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName=name, PolicyArn=policy)
+
+    with pytest.raises(iam.exceptions.DeleteConflictException):
+        iam.delete_policy(PolicyArn=policy)
+
+    iam.detach_role_policy(RoleName=name, PolicyArn=policy)
+    iam.delete_policy(PolicyArn=policy)
+
+
+def test_the_managed_policies_of_a_node_exist(aws: Aws) -> None:
+    iam = aws.client("iam")
+    for name in (
+        "AmazonEKS_CNI_Policy",
+        "AmazonEKSWorkerNodePolicy",
+        "AmazonEC2ContainerRegistryPullOnly",
+        "AmazonSSMManagedInstanceCore",
+    ):
+        assert iam.get_policy(PolicyArn=f"arn:aws:iam::aws:policy/{name}")["Policy"]
+
+
+def test_the_spot_role_and_the_clusters_oidc_provider_exist(aws: Aws) -> None:
+    iam = aws.client("iam")
+
+    role = iam.get_role(RoleName="AWSServiceRoleForEC2Spot")["Role"]
+    providers = iam.list_open_id_connect_providers()["OpenIDConnectProviderList"]
+
+    assert role["Path"] == "/aws-service-role/spot.amazonaws.com/"
+    assert [p["Arn"] for p in providers] == [
+        "arn:aws:iam::123456789012:oidc-provider/oidc.testbed.local/id/JOINER"
+    ]
+
+
+def test_instance_profiles_are_listed_by_path_in_pages(aws: Aws) -> None:
+    iam = aws.client("iam")
+    role = unique("role")
+    iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}")
+    for path in ("/karpenter/a/", "/karpenter/b/", "/other/"):
+        name = unique("profile")
+        iam.create_instance_profile(
+            InstanceProfileName=name, Path=path, Tags=pairs({"cluster": "joiner"})
+        )
+        iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=role)
+
+    pages = list(
+        iam.get_paginator("list_instance_profiles").paginate(
+            PathPrefix="/karpenter/", PaginationConfig={"PageSize": 1}
+        )
+    )
+
+    found = [each for page in pages for each in page["InstanceProfiles"]]
+    assert len(pages) == 2
+    assert {each["Path"] for each in found} == {"/karpenter/a/", "/karpenter/b/"}
+    assert all(each["Roles"][0]["RoleName"] == role for each in found)
+    name = found[0]["InstanceProfileName"]
+    tags = iam.list_instance_profile_tags(InstanceProfileName=name)["Tags"]
+    assert tags == pairs({"cluster": "joiner"})
+    with pytest.raises(iam.exceptions.NoSuchEntityException):
+        iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName="other")
+
+
+# ---------------------------------------------------------------- reservations, groups
+
+
+def test_capacity_reservations_are_found_by_tag_and_state(ec2: Any) -> None:
+    tags = {"team": unique("trees")}
+    made = ec2.create_capacity_reservation(
+        InstanceType="m5.large",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-west-2b",
+        InstanceCount=3,
+        InstanceMatchCriteria="targeted",
+        **tagged("capacity-reservation", tags),
+    )["CapacityReservation"]
+    filters = [
+        {"Name": "tag:team", "Values": list(tags.values())},
+        {"Name": "state", "Values": ["active"]},
+        {"Name": "instance-match-criteria", "Values": ["targeted"]},
+    ]
+
+    [found] = ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"]
+
+    assert found["CapacityReservationId"] == made["CapacityReservationId"]
+    assert found["AvailableInstanceCount"] == 3
+    ec2.cancel_capacity_reservation(CapacityReservationId=made["CapacityReservationId"])
+    assert ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"] == []
+
+
+def test_placement_groups_are_found_by_name_and_id(ec2: Any) -> None:
+    name = unique("group")
+    made = ec2.create_placement_group(GroupName=name, Strategy="partition", PartitionCount=3)
+
+    identity = made["PlacementGroup"]["GroupId"]
+    [by_name] = ec2.describe_placement_groups(GroupNames=[name])["PlacementGroups"]
+    [by_id] = ec2.describe_placement_groups(GroupIds=[identity])["PlacementGroups"]
+    assert by_name == by_id
+    assert (by_name["State"], by_name["PartitionCount"]) == ("available", 3)
+    ec2.delete_placement_group(GroupName=name)
+    with pytest.raises(ClientError, match=r"InvalidPlacementGroup\.Unknown"):
+        ec2.describe_placement_groups(GroupNames=[name])

@@ -1,0 +1,267 @@
+"""The engine runs programs, providers written in Python, and ends cleanly in every way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from testbed import processes
+from testbed.plugins.home import CHECKOUT
+from testbed.pulumiengine import EngineError, PulumiEngine
+from tests.testbed.plugins.conftest import PROGRAMS, EngineOn
+
+DEADLINE_SECONDS = 60.0
+
+
+@dataclass
+class Console:
+    """What the engine has said so far."""
+
+    lines: list[str] = field(default_factory=list)
+    news: threading.Condition = field(default_factory=threading.Condition)
+
+    def show(self, line: str) -> None:
+        with self.news:
+            self.lines.append(line)
+            self.news.notify_all()
+
+    def wait_for(self, words: str) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: self.has(words), DEADLINE_SECONDS), self.lines
+
+    def has(self, words: str) -> bool:
+        return any(words in line for line in self.lines)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@contextmanager
+def in_background(act: Callable[[], object]) -> Iterator[None]:
+    """Run something beside the test, and see it end."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, str]:
+    return {"file": str(tmp_path / "file"), "gate": str(tmp_path / "gate"), "text": "one"}
+
+
+def test_a_provider_in_a_package_of_the_project_works_and_its_prints_appear_live(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    console = Console()
+    engine = engine_on("drain", show=console.show)
+    file, gate = Path(config["file"]), Path(config["gate"])
+
+    engine.up("dev", config)
+    assert file.read_text() == "one"
+    assert not engine.up("dev", config).any
+    assert engine.up("dev", {**config, "text": "two"}).update == 1
+    assert file.read_text() == "two"
+    assert engine.outputs("dev") == {"interpreter": sys.executable, "text": "two"}
+
+    with in_background(lambda: engine.destroy("dev")):
+        console.wait_for("3 nodes left")
+        assert file.exists()  # the line is here while the deletion is still under way
+        gate.touch()
+    assert console.has("no node left")
+    assert not file.exists()
+
+
+def test_a_traceback_begins_where_the_program_does(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    with pytest.raises(EngineError) as failure:
+        engine_on("drain").up("dev", {**config, "fault": "exception"})
+
+    said = str(failure.value)
+    assert "ValueError: the tea is cold" in said
+    assert "in fail_deep_inside" in said
+    assert "languagehost.py" not in said
+    assert "runpy" not in said
+    assert failure.value.status != 0
+
+
+def test_a_refusal_in_words_is_shown_without_a_traceback(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    with pytest.raises(EngineError, match="is no cluster name") as failure:
+        engine_on("drain").up("dev", {**config, "fault": "refusal"})
+
+    assert "Traceback" not in str(failure.value)
+
+
+def test_a_program_that_ends_itself_fails_the_operation(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    with pytest.raises(EngineError, match="exit status 3"):
+        engine_on("drain").up("dev", {**config, "fault": "exit"})
+
+
+def test_nothing_outlives_an_engine_that_is_killed_and_the_next_run_goes_on(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    console = Console()
+    engine = engine_on("drain", show=console.show)
+    engine.up("dev", config)
+    failures: list[EngineError] = []
+
+    def destroy() -> None:
+        try:
+            engine.destroy("dev")
+        except EngineError as error:
+            failures.append(error)
+
+    with in_background(destroy):
+        console.wait_for("3 nodes left")
+        running = processes.belonging_to(engine.directory)
+        assert len(running) > 1
+        engines = [pid for pid in running if "bin/pulumi destroy" in processes.command_of(pid)]
+        os.kill(engines[0], signal.SIGKILL)
+        wait_until(lambda: not processes.belonging_to(engine.directory))
+    assert [failure.status for failure in failures] == [-signal.SIGKILL]
+
+    Path(config["gate"]).touch()
+    with pytest.raises(EngineError, match=r"unlock\(\)"):
+        engine.destroy("dev")
+    engine.unlock("dev")
+    engine.destroy("dev")
+    assert not Path(config["file"]).exists()
+
+
+@contextmanager
+def another_process_destroys(engine: PulumiEngine) -> Iterator[subprocess.Popen[str]]:
+    """A person who runs destroy in a process of their own, up to the first line of progress."""
+    script = f"""
+from pathlib import Path
+from testbed.pulumiengine import Plugins, PulumiEngine
+PulumiEngine(
+    directory=Path({str(engine.directory)!r}),
+    project=Path({str(PROGRAMS / "drain")!r}),
+    plugins=Plugins.STAND_IN,
+    patience=1.0,
+    show=lambda line: print(line, flush=True),
+).destroy("dev")
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as person:
+        assert person.stdout is not None
+        assert any("3 nodes left" in line for line in person.stdout)
+        yield person
+    wait_until(lambda: not processes.belonging_to(engine.directory))
+
+
+def test_ctrl_c_stops_the_engine_and_leaves_no_process(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    engine = engine_on("drain")
+    engine.up("dev", config)
+
+    with another_process_destroys(engine) as person:
+        person.send_signal(signal.SIGINT)
+        assert person.wait(DEADLINE_SECONDS) == -signal.SIGINT
+
+    engine.unlock("dev")
+    Path(config["gate"]).touch()
+    engine.destroy("dev")
+
+
+def test_an_engine_whose_user_is_killed_leaves_no_process(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    engine = engine_on("drain")
+    engine.up("dev", config)
+
+    with another_process_destroys(engine) as person:
+        person.kill()
+
+    engine.unlock("dev")
+    Path(config["gate"]).touch()
+    engine.destroy("dev")
+
+
+def test_an_operation_in_a_thread_can_be_stopped_from_outside(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    console = Console()
+    engine = engine_on("drain", show=console.show)
+    engine.up("dev", config)
+    failures: list[EngineError] = []
+
+    def destroy() -> None:
+        try:
+            engine.destroy("dev")
+        except EngineError as error:
+            failures.append(error)
+
+    with in_background(destroy):
+        console.wait_for("3 nodes left")
+        engine.patience = 1.0
+        engine.interrupt()
+        console.wait_for("^C received")
+    assert len(failures) == 1  # the gate stayed closed, and patience ran out
+    assert Path(config["file"]).exists()
+
+    engine.interrupt()  # nothing is under way: nothing happens
+    engine.unlock("dev")
+    Path(config["gate"]).touch()
+    engine.destroy("dev")
+
+
+def test_a_stack_comes_with_up_and_goes_with_remove(
+    engine_on: EngineOn, config: dict[str, str]
+) -> None:
+    engine = engine_on("drain")
+    assert not engine.stack_exists("dev")
+
+    engine.up("dev", config)
+    assert engine.stack_exists("dev")
+    with pytest.raises(EngineError, match="still has resources"):
+        engine.remove_stack("dev")
+
+    Path(config["gate"]).touch()
+    engine.destroy("dev")
+    engine.remove_stack("dev")
+    assert not engine.stack_exists("dev")
+
+
+def test_the_users_own_pulumi_settings_do_not_leak_in(
+    engine_on: EngineOn, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_STACK", "somebody-elses")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///nowhere/at/all")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "theirs")
+
+    engine_on("drain").preview("dev", config)
+
+
+def test_an_engine_shows_who_it_is_without_its_passphrase(tmp_path: Path) -> None:
+    engine = PulumiEngine(directory=tmp_path, project=tmp_path, passphrase="hush")
+
+    assert "hush" not in repr(engine)

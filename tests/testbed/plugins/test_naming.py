@@ -1,0 +1,50 @@
+"""Resources that the program leaves unnamed get a name, and keep it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.plugins.naming import is_default, name_automatically
+from testbed.plugins.provider import Proposal
+
+
+def proposal(old: dict[str, Any] | None = None, **more: Any) -> Proposal:
+    return Proposal(type="aws:iam/role:Role", name="node", old=old or {}, new={}, **more)
+
+
+def named(asked: Proposal, inputs: dict[str, Any] | None = None, limit: int = 64) -> dict[str, Any]:
+    inputs = {} if inputs is None else inputs
+    name_automatically(asked, inputs, "name", limit=limit)
+    return inputs
+
+
+def test_the_name_is_built_on_the_resource_and_the_engines_seed() -> None:
+    seeded = named(proposal(random_seed=bytes.fromhex("0123456789abcdef")))
+
+    assert seeded["name"] == "node-0123456"
+    assert is_default(seeded, "name")
+
+
+def test_a_name_that_the_program_gives_is_left_alone() -> None:
+    given = named(proposal(), {"name": "mine"})
+
+    assert given == {"name": "mine"}
+    assert not is_default(given, "name")
+
+
+def test_a_name_once_given_is_kept() -> None:
+    first = named(proposal())
+
+    assert named(proposal(old=first))["name"] == first["name"]
+
+
+def test_a_name_that_the_program_takes_back_is_not_kept() -> None:
+    assert named(proposal(old={"name": "mine"}))["name"] != "mine"
+
+
+def test_the_engines_own_proposal_comes_first() -> None:
+    assert named(proposal(proposed_name="as-configured"))["name"] == "as-configured"
+
+
+def test_a_long_name_is_cut_to_what_the_service_allows() -> None:
+    assert len(named(proposal(), limit=10)["name"]) == len("no-0123456")

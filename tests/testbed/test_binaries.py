@@ -1,0 +1,278 @@
+"""Where the testbed's binaries come from: cache, release, build."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from testbed import binaries
+from testbed.binaries import BinaryUnavailableError, Release, Supply, Toolset
+from testbed.progress import Stage
+
+SCRIPT = b"#!/bin/sh\necho released\n"
+
+
+@dataclass
+class Listener:
+    """Remembers what a person would have been told."""
+
+    notes: list[str] = field(default_factory=list)
+    stages: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    @contextmanager
+    def stage(self, title: str) -> Iterator[Stage]:
+        self.stages.append(title)
+        yield self
+
+    def update(self, *, completed: int, total: int | None = None, detail: str = "") -> None:
+        assert total is None or completed <= total
+
+
+@dataclass
+class Site:
+    """A web site with the files put on it."""
+
+    url: str
+    files: dict[str, bytes]
+    asked: list[str]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    files: dict[str, bytes] = {}
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            content = files.get(self.path.lstrip("/"))
+            self.send_response(200 if content is not None else 404)
+            self.send_header("content-length", str(len(content or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content or b"")
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever).start()
+    yield Site(f"http://127.0.0.1:{server.server_port}", files, asked)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    """A Go module whose program says that it was built."""
+    module = tmp_path / "module"
+    (module / "greet").mkdir(parents=True)
+    (module / "go.mod").write_text("module example.com/greeter\n\ngo 1.26.0\n")
+    program = 'package main\n\nvar version string\n\nfunc main() { println("built " + version) }\n'
+    (module / "greet" / "main.go").write_text(program)
+    return module
+
+
+@pytest.fixture
+def go(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Go that this machine has or, as on a user's machine, the one in the shared cache."""
+    found = binaries.find_go(binaries.cache_directory())
+    monkeypatch.setenv("PATH", str(found.parent), prepend=":")
+    return found
+
+
+def make_toolset(module: Path, *releases: Release) -> Toolset:
+    return Toolset(
+        name="greeter-v1",
+        module=module,
+        packages={"greet": "./greet"},
+        releases=releases or [unreachable()],
+        ldflags="-X main.version=v1",
+    )
+
+
+def unreachable() -> Release:
+    return Release(url="http://127.0.0.1:9/greet", binary="greet")
+
+
+def said_by(binary: Path) -> str:
+    ended = subprocess.run([binary], capture_output=True, text=True, check=True)
+    return (ended.stdout + ended.stderr).strip()
+
+
+def test_a_release_is_downloaded_checked_and_can_be_run(
+    site: Site, module: Path, tmp_path: Path
+) -> None:
+    site.files["greet"] = SCRIPT
+    site.files["SHA256SUMS"] = f"{hashlib.sha256(SCRIPT).hexdigest()}  greet\n".encode()
+    release = Release(url=f"{site.url}/greet", checksums=f"{site.url}/SHA256SUMS", binary="greet")
+
+    home = Supply(cache=tmp_path / "cache").obtain(make_toolset(module, release))
+
+    assert said_by(home / "greet") == "released"
+
+
+def test_an_archive_gives_the_binaries_that_are_asked_of_it_and_no_others(
+    site: Site, module: Path, tmp_path: Path
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("greeter-v1/bin/greet", "greeter-v1/README.md", "../escaped"):
+            member = tarfile.TarInfo(name)
+            member.size = len(SCRIPT)
+            archive.addfile(member, io.BytesIO(SCRIPT))
+    site.files["greeter.tar.gz"] = packed.getvalue()
+    release = Release(url=f"{site.url}/greeter.tar.gz", members={"greeter-v1/bin/": ""})
+
+    home = Supply(cache=tmp_path / "cache").obtain(make_toolset(module, release))
+
+    assert [file.name for file in home.iterdir()] == ["greet"]
+    assert said_by(home / "greet") == "released"
+
+
+def test_a_release_with_another_checksum_is_not_used(
+    site: Site, module: Path, tmp_path: Path, go: Path
+) -> None:
+    site.files["greet"] = SCRIPT
+    site.files["greet.sha256"] = b"0" * 64
+    release = Release(url=f"{site.url}/greet", checksums=f"{site.url}/greet.sha256", binary="greet")
+    listener = Listener()
+
+    home = Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module, release))
+
+    assert said_by(home / "greet") == "built v1"
+    assert "does not have its published SHA-256" in listener.notes[0]
+
+
+def test_without_the_internet_it_is_built_and_says_so(
+    module: Path, tmp_path: Path, go: Path
+) -> None:
+    listener = Listener()
+
+    home = Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module))
+
+    assert said_by(home / "greet") == "built v1"
+    assert listener.notes == [
+        "greeter-v1: 127.0.0.1:9 cannot be reached (no connection);"
+        " building it from its Go module instead"
+    ]
+    assert listener.stages == ["Go modules of greeter-v1", "building greeter-v1"]
+
+
+def test_one_refusal_settles_it_for_all_releases_of_a_set(
+    site: Site, module: Path, tmp_path: Path, go: Path
+) -> None:
+    releases = [Release(url=f"{site.url}/{name}", binary=name) for name in ("a", "b", "c")]
+
+    Supply(cache=tmp_path / "cache").obtain(make_toolset(module, *releases))
+
+    assert site.asked == ["/a"]
+
+
+def test_what_is_cached_is_neither_downloaded_nor_built_again(
+    module: Path, tmp_path: Path, go: Path
+) -> None:
+    toolset = make_toolset(module)
+    first = Supply(cache=tmp_path / "cache").obtain(toolset)
+    listener = Listener()
+
+    second = Supply(cache=tmp_path / "cache", progress=listener).obtain(toolset)
+
+    assert second == first
+    assert listener == Listener()
+
+
+def test_another_pin_is_another_set(module: Path) -> None:
+    before = make_toolset(module).key
+    (module / "go.mod").write_text("module example.com/greeter\n\ngo 1.26.1\n")
+
+    assert make_toolset(module).key != before
+
+
+def test_two_runs_at_once_build_once_and_both_get_it(
+    module: Path, tmp_path: Path, go: Path
+) -> None:
+    listeners = [Listener(), Listener()]
+
+    def obtain(listener: Listener) -> Path:
+        return Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module))
+
+    with ThreadPoolExecutor(2) as together:
+        homes = list(together.map(obtain, listeners))
+
+    assert homes[0] == homes[1]
+    built = [stage for listener in listeners for stage in listener.stages if "building" in stage]
+    assert len(built) == 1
+
+
+def test_a_build_that_fails_tells_why_and_leaves_nothing_in_the_cache(
+    module: Path, tmp_path: Path, go: Path
+) -> None:
+    (module / "greet" / "main.go").write_text("package main\n\nfunc main() { undefined() }\n")
+    toolset = make_toolset(module)
+
+    with pytest.raises(BinaryUnavailableError, match="undefined: undefined"):
+        Supply(cache=tmp_path / "cache").obtain(toolset)
+
+    left = [entry.name for entry in (tmp_path / "cache" / "binaries").iterdir()]
+    assert left == [f"{toolset.key}.lock"]
+
+
+def test_a_build_does_not_change_the_module(module: Path, tmp_path: Path, go: Path) -> None:
+    before = {file: file.read_bytes() for file in module.rglob("*") if file.is_file()}
+
+    Supply(cache=tmp_path / "cache").obtain(make_toolset(module))
+
+    assert {file: file.read_bytes() for file in module.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        pytest.param({"JOINER_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a", id="own"),
+        pytest.param({"XDG_CACHE_HOME": "/b"}, "/b/joiner", id="xdg"),
+        pytest.param({}, "/home/somebody/.cache/joiner", id="home"),
+    ],
+)
+def test_the_cache_is_where_the_environment_says(
+    environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for name in ("JOINER_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert binaries.cache_directory() == Path(expected)
+
+
+@pytest.mark.parametrize(
+    "toolset", [binaries.kubernetes(), binaries.pulumi()], ids=lambda t: t.name
+)
+def test_a_release_exists_for_every_binary_of_a_set(toolset: Toolset) -> None:
+    released = {release.binary for release in toolset.releases}
+    for release in toolset.releases:
+        for path, name in (release.members or {}).items():
+            released.add(name or path.rstrip("/"))
+
+    assert set(toolset.packages) <= released
+
+
+def test_a_binary_that_nobody_knows_is_named_in_the_error() -> None:
+    with pytest.raises(BinaryUnavailableError, match="'kubeadm'"):
+        binaries.ensure("kubeadm")

@@ -1,0 +1,206 @@
+"""The control plane of the testbed, as its users rely on it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from testbed import binaries, cluster, processes
+from testbed.cluster import Cluster, ClusterFailedError
+from testbed.kubeclient import KubeClient
+from tests.testbed.eventually import eventually
+
+pytestmark = pytest.mark.cluster
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def make_node(name: str, *, fake: bool = True) -> dict[str, Any]:
+    room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"only": name},
+            "annotations": {"kwok.x-k8s.io/node": "fake"} if fake else {},
+        },
+        "status": {"allocatable": room, "capacity": room},
+    }
+
+
+def make_pod(name: str, *, node: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": {"only": node},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "app", "image": "app"}],
+        },
+    }
+
+
+def kubectl(cluster: Cluster, *arguments: str) -> str:
+    asked = subprocess.run(
+        [binaries.ensure("kubectl"), f"--kubeconfig={cluster.kubeconfig}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    return asked.stdout
+
+
+def ask(cluster: Cluster, path: str, *, token: str | None = None) -> requests.Response:
+    """Ask the API server with a token or with nothing, trusting only its own authority."""
+    authority = cluster.directory / "authority.pem"
+    authority.write_bytes(base64.b64decode(cluster.ca_data))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return requests.get(cluster.server + path, headers=headers, verify=str(authority), timeout=10)
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    body = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return claims
+
+
+async def phase_of(kube: KubeClient, pod: str) -> str:
+    phase: str = (await kube.get(f"/api/v1/namespaces/default/pods/{pod}"))["status"]["phase"]
+    return phase
+
+
+async def test_a_pod_is_scheduled_and_runs_on_a_node_annotated_for_kwok(kube: KubeClient) -> None:
+    await kube.create("/api/v1/nodes", make_node("annotated"))
+    await kube.create("/api/v1/namespaces/default/pods", make_pod("runs", node="annotated"))
+
+    async def runs() -> bool:
+        return await phase_of(kube, "runs") == "Running"
+
+    await eventually(runs)
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/annotated"
+    assert (await kube.get(lease))["spec"]["renewTime"]
+
+
+async def test_nodes_without_the_annotation_are_left_alone(kube: KubeClient) -> None:
+    await kube.create("/api/v1/nodes", make_node("plain", fake=False))
+    await kube.create("/api/v1/namespaces/default/pods", make_pod("waits", node="plain"))
+
+    async def is_bound() -> bool:
+        pod = await kube.get("/api/v1/namespaces/default/pods/waits")
+        return bool(pod["spec"].get("nodeName"))
+
+    await eventually(is_bound)
+    # A pod of kwok's that came later and runs shows that kwok had its chance.
+    await kube.create("/api/v1/nodes", make_node("witness"))
+    await kube.create("/api/v1/namespaces/default/pods", make_pod("witness", node="witness"))
+
+    async def witness_runs() -> bool:
+        return await phase_of(kube, "witness") == "Running"
+
+    await eventually(witness_runs)
+    assert await phase_of(kube, "waits") == "Pending"
+
+
+def test_anybody_can_read_the_keys_that_sign_service_account_tokens(cluster: Cluster) -> None:
+    token = kubectl(cluster, "create", "token", "default", "--audience=sts.amazonaws.com")
+    keys = ask(cluster, "/openid/v1/jwks").json()
+
+    header = json.loads(base64.urlsafe_b64decode(token.split(".")[0] + "=="))
+    assert header["kid"] in [key["kid"] for key in keys["keys"]]
+    assert claims_of(token)["iss"] == cluster.issuer
+    assert claims_of(token)["aud"] == ["sts.amazonaws.com"]
+
+
+def test_a_service_account_may_do_only_what_it_was_given(cluster: Cluster) -> None:
+    token = kubectl(cluster, "create", "token", "default").strip()
+    answer = ask(cluster, "/api/v1/nodes", token=token)
+
+    assert answer.status_code == 403
+    assert 'cannot list resource "nodes"' in answer.json()["message"]
+
+
+def test_it_is_kubernetes_1_36(cluster: Cluster) -> None:
+    said = json.loads(kubectl(cluster, "get", "--raw", "/version"))
+
+    assert (said["major"], said["minor"]) == ("1", "36")
+
+
+def test_a_second_cluster_runs_beside_the_first_and_leaves_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with Cluster(directory=tmp_path / "second") as second:
+        pids, ports = second.pids, second.ports
+        assert not set(ports.values()) & set(cluster.ports.values())
+        assert set(pids.values()) <= set(processes.belonging_to(tmp_path / "second"))
+
+    assert_nothing_left(tmp_path / "second", ports)
+    cluster.check()
+
+
+def assert_nothing_left(directory: Path, ports: dict[str, int]) -> None:
+    assert processes.belonging_to(directory) == []
+    assert [name for name, port in ports.items() if processes.is_listening(port)] == []
+    assert not directory.exists()
+
+
+def test_a_component_that_ends_is_named_with_its_last_words_and_the_rest_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "kube-scheduler"
+    broken.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && exec echo Kubernetes v1.36.3\necho no such flag; exit 1\n"
+    )
+    broken.chmod(0o755)
+    real: Callable[[str], str] = cluster._binary
+    monkeypatch.setattr(
+        cluster, "_binary", lambda name: str(broken) if name == broken.name else real(name)
+    )
+
+    with pytest.raises(ClusterFailedError, match="kube-scheduler ended:\nno such flag"):
+        Cluster(directory=tmp_path / "cluster").start()
+
+    assert_nothing_left(tmp_path / "cluster", {})
+
+
+def test_a_directory_that_somebody_else_made_is_refused_and_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+
+    with pytest.raises(FileExistsError):
+        Cluster(directory=tmp_path).start()
+
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+async def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    program = f"""
+import json, pathlib, time
+from testbed.cluster import Cluster
+with Cluster(directory=pathlib.Path({str(directory)!r})) as cluster:
+    print(json.dumps(cluster.ports), flush=True)
+    time.sleep(600)
+"""
+    owner = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", program], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout
+    ports = json.loads(owner.stdout.readline())
+
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+
+    async def is_gone() -> bool:
+        return not processes.belonging_to(directory) and not directory.exists()
+
+    await eventually(is_gone)
+    assert_nothing_left(directory, ports)

@@ -1,0 +1,432 @@
+"""How instances become nodes, and cease to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import count
+from typing import Any
+
+import pytest
+
+from testbed.cluster import Cluster
+from testbed.kubeclient import KubeClient, NotFoundError, Object, Patch
+from testbed.kubelets import Kubelets
+from testbed.quantities import MEBIBYTE, parse_quantity
+from tests.testbed.eventually import eventually
+from tests.testbed.fakecloud import NODE_ROLE, FakeCloud, fake_cloud
+
+pytestmark = pytest.mark.cluster
+
+NUMBERS = count(1)
+
+
+class Machine:
+    """A name of its own for each test's instance."""
+
+    def __init__(self) -> None:
+        number = next(NUMBERS)
+        self.id = f"i-{number:017x}"
+        self.name = f"ip-10-9-9-{number}.us-west-2.compute.internal"
+        self.path = f"/api/v1/nodes/{self.name}"
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def cloud() -> Iterator[FakeCloud]:
+    with fake_cloud() as running:
+        yield running
+
+
+@pytest.fixture
+def kubelets(cluster: Cluster, cloud: FakeCloud) -> Iterator[Kubelets]:
+    parts = Kubelets(cluster.kubeconfig, cloud.url, join_delay_seconds=0.1, ready_delay_seconds=0.1)
+    parts.start()
+    yield parts
+    parts.stop()
+
+
+def user_data(
+    cluster: Cluster,
+    *,
+    name: str = "joiner",
+    endpoint: str | None = None,
+    ca: str | None = None,
+    config: str = "{maxPods: 29}",
+) -> str:
+    return f"""\
+apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  cluster:
+    name: {name}
+    apiServerEndpoint: {endpoint or cluster.server}
+    certificateAuthority: {ca or cluster.ca_data}
+    cidr: 10.96.0.0/12
+  kubelet:
+    config: {config}
+    flags: ["--node-labels=karpenter.sh/nodepool=default,team=a"]
+"""
+
+
+async def node_of(kube: KubeClient, machine: Machine) -> Object | None:
+    try:
+        return await kube.get(machine.path)
+    except NotFoundError:
+        return None
+
+
+def is_ready(node: Object | None) -> bool:
+    conditions = (node or {}).get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+async def joined(kube: KubeClient, machine: Machine) -> Object:
+    """Wait for the machine's Node, ready and initialized."""
+
+    async def node() -> Object | None:
+        found = await node_of(kube, machine)
+        keys = {taint["key"] for taint in (found or {}).get("spec", {}).get("taints", [])}
+        waiting = keys & {
+            "node.cloudprovider.kubernetes.io/uninitialized",
+            "node.kubernetes.io/not-ready",
+        }
+        return found if is_ready(found) and not waiting else None
+
+    return await eventually(node)
+
+
+async def refusal_of(kubelets: Kubelets, machine: Machine) -> str:
+    async def refusal() -> str | None:
+        return kubelets.refused.get(machine.id)
+
+    return await eventually(refusal)
+
+
+async def gone(kube: KubeClient, machine: Machine) -> None:
+    async def absent() -> bool:
+        return await node_of(kube, machine) is None
+
+    await eventually(absent)
+
+
+async def create_pod(kube: KubeClient, name: str, machine: Machine, **spec: Any) -> str:
+    await kube.create(
+        "/api/v1/namespaces/default/pods",
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": machine.name,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "c", "image": "pause"}],
+                **spec,
+            },
+        },
+    )
+    return f"/api/v1/namespaces/default/pods/{name}"
+
+
+async def test_a_running_instance_becomes_a_ready_node_that_runs_pods(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+
+    node = await joined(kube, machine)
+
+    assert node["spec"]["providerID"] == f"aws:///us-west-2a/{machine.id}"
+    labels = node["metadata"]["labels"]
+    assert labels["karpenter.sh/nodepool"] == "default"
+    assert labels["kubernetes.io/arch"] == "amd64"
+    assert labels["kubernetes.io/hostname"] == machine.name
+    assert labels["node.kubernetes.io/instance-type"] == "m5.large"
+    assert labels["topology.kubernetes.io/zone"] == "us-west-2a"
+    assert labels["topology.kubernetes.io/region"] == "us-west-2"
+    assert labels["topology.k8s.aws/zone-id"] == "usw2-az2"
+    assert labels["failure-domain.beta.kubernetes.io/zone"] == "us-west-2a"
+
+    path = await create_pod(kube, "runs", machine)
+
+    async def phase() -> bool:
+        return bool((await kube.get(path))["status"]["phase"] == "Running")
+
+    await eventually(phase)
+
+
+async def test_a_node_shows_less_memory_than_its_type_and_more_than_karpenter_expects(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(
+        machine.id,
+        privateDnsName=machine.name,
+        userData=user_data(cluster),
+        gpus=[{"manufacturer": "NVIDIA", "count": 4}],
+    )
+
+    status = (await joined(kube, machine))["status"]
+
+    visible = parse_quantity(status["capacity"]["memory"])
+    nominal = 8192 * MEBIBYTE
+    assert nominal * Fraction(925, 1000) <= visible < nominal
+    assert status["capacity"]["cpu"] == "2"
+    assert status["capacity"]["pods"] == "29"
+    assert status["capacity"]["nvidia.com/gpu"] == "4"
+    assert status["allocatable"]["cpu"] == "1930m"
+    reserved = (11 * 29 + 255 + 100) * MEBIBYTE
+    assert parse_quantity(status["allocatable"]["memory"]) == visible - reserved
+
+
+async def test_what_the_user_data_reserves_is_not_allocatable(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    config = (
+        "{maxPods: 10, kubeReserved: {cpu: 500m, memory: 1Gi}, systemReserved: {cpu: 100m},"
+        " evictionHard: {memory.available: 10%}}"
+    )
+    cloud.launch(
+        machine.id, privateDnsName=machine.name, userData=user_data(cluster, config=config)
+    )
+
+    status = (await joined(kube, machine))["status"]
+
+    assert status["allocatable"]["pods"] == "10"
+    assert status["allocatable"]["cpu"] == "1400m"
+    visible = parse_quantity(status["capacity"]["memory"])
+    left = visible - 1024 * MEBIBYTE - visible / 10
+    assert abs(parse_quantity(status["allocatable"]["memory"]) - left) <= 1024
+
+
+async def test_a_node_registers_with_the_taints_of_its_user_data(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    config = "{registerWithTaints: [{key: karpenter.sh/unregistered, effect: NoExecute}]}"
+    cloud.launch(
+        machine.id, privateDnsName=machine.name, userData=user_data(cluster, config=config)
+    )
+
+    node = await joined(kube, machine)
+
+    kept = [(taint["key"], taint["effect"]) for taint in node["spec"]["taints"]]
+    assert kept == [("karpenter.sh/unregistered", "NoExecute")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        pytest.param({"name": "other"}, "the cluster is joiner, not other", id="cluster"),
+        pytest.param({"endpoint": "https://127.0.0.1:1"}, "not https://127.0.0.1:1", id="endpoint"),
+        pytest.param({"ca": "Q0E="}, "another authority", id="certificate"),
+        pytest.param({"config": "[]}"}, "not YAML", id="syntax"),
+    ],
+)
+async def test_an_instance_with_wrong_user_data_never_joins_and_says_why(
+    cluster: Cluster,
+    kube: KubeClient,
+    cloud: FakeCloud,
+    kubelets: Kubelets,
+    machine: Machine,
+    wrong: dict[str, str],
+    reason: str,
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster, **wrong))
+
+    refusal = await refusal_of(kubelets, machine)
+
+    assert reason in refusal
+    assert await node_of(kube, machine) is None
+
+
+async def test_an_image_does_not_read_the_user_data_of_another_family(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(
+        machine.id,
+        privateDnsName=machine.name,
+        userData=user_data(cluster),
+        imageName="bottlerocket-aws-k8s-1.36-x86_64-v1.50.0-abcdef12",
+    )
+
+    assert "written for AL2023" in await refusal_of(kubelets, machine)
+    assert await node_of(kube, machine) is None
+
+
+async def test_an_instance_joins_as_soon_as_its_role_gets_an_access_entry(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow(kind="STANDARD")
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    refusal = await refusal_of(kubelets, machine)
+    assert "no access entry of type EC2_LINUX" in refusal
+
+    cloud.allow()
+
+    await joined(kube, machine)
+    assert machine.id not in kubelets.refused
+
+
+async def test_the_aws_auth_config_map_lets_a_role_in_too(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    mapping = f"- rolearn: {NODE_ROLE}\n  groups: [system:bootstrappers, system:nodes]\n"
+    maps = "/api/v1/namespaces/kube-system/configmaps"
+    await kube.create(
+        maps,
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "aws-auth"},
+            "data": {"mapRoles": mapping},
+        },
+    )
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+
+    await joined(kube, machine)
+    await kube.delete(f"{maps}/aws-auth")
+
+
+async def test_the_node_of_a_dying_instance_is_not_ready_and_its_pods_are_left_alone(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+
+    cloud.set_state(machine.id, "shutting-down")
+
+    async def not_ready() -> bool:
+        return not is_ready(await node_of(kube, machine))
+
+    await eventually(not_ready)
+    path = await create_pod(kube, "left-alone", machine)
+    pod = await kube.get(path)
+    assert pod["status"]["phase"] == "Pending"
+    assert not is_ready(await node_of(kube, machine))
+
+
+async def test_a_terminated_instance_takes_its_node_and_pods_along(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+    path = await create_pod(kube, "taken-along", machine)
+
+    cloud.set_state(machine.id, "terminated")
+
+    await gone(kube, machine)
+
+    async def no_pod() -> bool:
+        try:
+            await kube.get(path)
+        except NotFoundError:
+            return True
+        return False
+
+    await eventually(no_pod)
+
+
+async def test_a_node_with_a_finalizer_outlives_its_instance_until_it_is_dropped(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+    await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
+
+    cloud.set_state(machine.id, "terminated")
+
+    async def deleting() -> bool:
+        found = await node_of(kube, machine)
+        assert found
+        return "deletionTimestamp" in found["metadata"] and not is_ready(found)
+
+    await eventually(deleting)
+
+    await kube.patch(machine.path, {"metadata": {"finalizers": None}})
+    await gone(kube, machine)
+
+
+async def test_the_kubelet_of_a_living_instance_registers_again_when_its_node_is_deleted(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    first = await joined(kube, machine)
+    await kube.patch(machine.path, {"metadata": {"labels": {"karpenter.sh/registered": "true"}}})
+
+    await kube.delete(machine.path)
+
+    async def another() -> Object | None:
+        found = await node_of(kube, machine)
+        return found if found and found["metadata"]["uid"] != first["metadata"]["uid"] else None
+
+    second = await eventually(another)
+    assert "karpenter.sh/registered" not in second["metadata"]["labels"]
+
+
+async def test_an_instance_that_is_shutting_down_does_not_register_again(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+    cloud.set_state(machine.id, "shutting-down")
+    await kube.delete(machine.path)
+    await gone(kube, machine)
+
+    # Another instance's arrival proves that the kubelets have looked since.
+    witness = Machine()
+    cloud.launch(witness.id, privateDnsName=witness.name, userData=user_data(cluster))
+    await joined(kube, witness)
+
+    assert await node_of(kube, machine) is None
+
+
+async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_is_gone(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    heir = Machine()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+    await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
+    cloud.set_state(machine.id, "terminated")
+    cloud.launch(heir.id, privateDnsName=machine.name, userData=user_data(cluster))
+    old = await eventually(lambda: node_of(kube, machine))
+    assert old["spec"]["providerID"].endswith(machine.id)
+
+    await kube.patch(
+        machine.path, [{"op": "remove", "path": "/metadata/finalizers"}], how=Patch.JSON
+    )
+
+    async def inherited() -> bool:
+        found = await node_of(kube, machine)
+        return found is not None and found["spec"]["providerID"].endswith(heir.id)
+
+    await eventually(inherited)
+
+
+async def test_a_node_whose_instance_went_unseen_is_removed_at_start(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+    await asyncio.to_thread(kubelets.stop)
+    del cloud.instances[machine.id]
+
+    await asyncio.to_thread(kubelets.start)
+
+    await gone(kube, machine)
