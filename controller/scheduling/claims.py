@@ -8,15 +8,24 @@ price factor stay on the list.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from controller.apis import labels
+from controller.apis.taints import Requirement
 from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, one_of
 from controller.constraints.resources import Resources
-from controller.scheduling.encoding import RESERVATION_ID, Catalog, Indices, Mask, Vector
+from controller.scheduling.encoding import (
+    RESERVATION_ID,
+    Catalog,
+    Indices,
+    Mask,
+    Matrix,
+    PoolTemplate,
+    Vector,
+)
 from controller.scheduling.limits import Stock
 from controller.scheduling.minimums import row_values
 from controller.scheduling.results import NewNode
@@ -28,17 +37,34 @@ MIN_VALUES_KEPT = labels.MIN_VALUES_RELAXED
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The columns that meet a claim, cheapest first, one per row: rows, prices, which of
-    them are spot, and whether any column at all is.
+    them are spot, and whether any column at all is; what the rows have for pods (rows ×
+    resources).
     """
 
     rows: Indices
     prices: Vector
     spot: Mask
     some_spot: bool
+    room: Matrix
+
+
+@dataclass(eq=False, slots=True)
+class Terms:
+    """What all claims with equal promises to their pods have in common.
+
+    `written` by whether `minValues` was lowered; `types` and `daemons` by the rows kept.
+    """
+
+    pool: PoolTemplate
+    needs: Requirements
+    choice: Choice
+    labels: Mapping[str, str]
+    written: dict[bool, tuple[Requirement, ...]] = field(default_factory=dict)
+    kept: dict[bytes, tuple[tuple[str, ...], Resources]] = field(default_factory=dict)
 
 
 class Claims:
-    """Writes claims; equal requirements are looked up once."""
+    """Writes claims; what equal ones have in common is worked out once."""
 
     def __init__(self, catalog: Catalog, stock: Stock, left: Vector, settings: Settings) -> None:
         """Write claims against a catalog; `left` (limits) is what the packed nodes leave."""
@@ -46,7 +72,17 @@ class Claims:
         self._stock = stock
         self._left = left.copy()
         self._settings = settings
-        self._choices: dict[tuple[object, ...], Choice] = {}
+        self._promises: list[Requirements] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._terms: dict[tuple[int, int, frozenset[int], bool], Terms] = {}
+        self._greatest = stock.per_row.max(axis=0, initial=0)
+
+    def promise(self, needs: Requirements) -> int:
+        """Number what a node must promise to a pod; equal promises have equal numbers."""
+        number = self._numbers.setdefault(tuple(sorted(needs.items())), len(self._promises))
+        if number == len(self._promises):
+            self._promises.append(needs)
+        return number
 
     def write(
         self,
@@ -55,52 +91,65 @@ class Claims:
         reservation: int,
         pods: Sequence[str],
         requests: Resources,
-        needed: Sequence[Requirements],
+        promised: frozenset[int],
         drawn: Vector,
     ) -> NewNode | None:
         """Return the claim for these pods, or None when no type list satisfies the pool.
 
         `reservation` is the capacity reservation the node is packed on, −1 without one.
-        `needed` are the pods' requirements; `drawn` (limits) what the packed kind
-        uses up, which is set aside already.
+        `promised` are numbers of promises; `drawn` (limits) what the packed kind uses up,
+        which is set aside already.
         """
-        template = self._catalog.pools[pool]
-        needs = requirements.conjunction(template.requirements, *needed)
-        self._bind(needs, reservation)
-        rows, prices, spot = self._fitting(pool, needs, requests)
-        if not len(rows):
+        vector = self._catalog.vector(requests)
+        if vector is None:
             return None
-        if not spot[0] and self._choice(pool, needs).some_spot:
-            needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
-            rows, prices, spot = self._fitting(pool, needs, requests)
-        kept, relaxed = self._kept(rows, prices, bool(spot[0]), template.minimums, drawn)
+        terms = self._known_terms(pool, reservation, promised, on_demand=False)
+        fitting = _fitting(terms.choice, vector)
+        if not len(fitting):
+            return None
+        if not terms.choice.spot[fitting[0]] and terms.choice.some_spot:
+            terms = self._known_terms(pool, reservation, promised, on_demand=True)
+            fitting = _fitting(terms.choice, vector)
+        kept, relaxed = self._kept(terms, fitting, drawn)
         if not len(kept):
             return None
-        overhead = self._catalog.overhead[rows[kept]].min(axis=0)
-        names = self._catalog.resource_names
-        daemons = dict(zip(names, overhead.astype(int).tolist(), strict=True))
-        written = {
-            key: values
-            for key, values in needs.items()
-            if key not in {labels.INSTANCE_TYPE, labels.HOSTNAME}
-        }
-        minimums = {} if relaxed else template.minimums
+        if relaxed not in terms.written:
+            terms.written[relaxed] = _written(terms, relaxed)
+        types, daemons = self._types(terms, kept)
+        policy = self._settings.min_values_policy
         return NewNode(
-            node_pool=template.name,
-            instance_types=tuple(self._catalog.types[row].name for row in rows[kept].tolist()),
-            requirements=requirements.written(written, minimums),
-            price=float(prices[0]),
+            node_pool=terms.pool.name,
+            instance_types=types,
+            requirements=terms.written[relaxed],
+            price=float(terms.choice.prices[fitting[0]]),
             pods=tuple(pods),
             requests={
                 name: amount
                 for name, amount in resources.total((requests, daemons)).items()
                 if amount
             },
-            labels=_labels(template.labels, needs),
+            labels=terms.labels,
             annotations={MIN_VALUES_KEPT: str(relaxed).lower()}
-            if template.minimums and self._settings.min_values_policy == BEST_EFFORT
+            if terms.pool.minimums and policy == BEST_EFFORT
             else {},
         )
+
+    def _known_terms(
+        self, pool: int, reservation: int, promised: frozenset[int], *, on_demand: bool
+    ) -> Terms:
+        key = pool, reservation, promised, on_demand
+        known = self._terms.get(key)
+        if known is None:
+            template = self._catalog.pools[pool]
+            promises = [self._promises[number] for number in sorted(promised)]
+            needs = requirements.conjunction(template.requirements, *promises)
+            self._bind(needs, reservation)
+            if on_demand:
+                needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
+            choice = self._chosen(pool, needs)
+            known = Terms(template, needs, choice, _labels(template.labels, needs))
+            self._terms[key] = known
+        return known
 
     def _bind(self, needs: dict[str, ValueSet], reservation: int) -> None:
         """Keep a claim to its reservation, or off all of them, where there are any."""
@@ -111,23 +160,6 @@ class Claims:
         elif names:
             others = one_of(labels.ON_DEMAND, labels.SPOT)
             requirements.narrow(needs, labels.CAPACITY_TYPE, others)
-
-    def _fitting(
-        self, pool: int, needs: Requirements, requests: Resources
-    ) -> tuple[Indices, Vector, Mask]:
-        choice = self._choice(pool, needs)
-        vector = self._catalog.vector(requests)
-        if vector is None:
-            return choice.rows[:0], choice.prices[:0], choice.spot[:0]
-        fits = (self._catalog.allocatable[choice.rows] >= vector).all(axis=1)
-        return choice.rows[fits], choice.prices[fits], choice.spot[fits]
-
-    def _choice(self, pool: int, needs: Requirements) -> Choice:
-        key = (pool, *sorted(needs.items(), key=lambda item: item[0]))
-        known = self._choices.get(key)
-        if known is None:
-            known = self._choices[key] = self._chosen(pool, needs)
-        return known
 
     def _chosen(self, pool: int, needs: Requirements) -> Choice:
         catalog = self._catalog
@@ -140,7 +172,13 @@ class Claims:
         rows, prices, spot = rows[order], prices[order], spot[order]
         _, first = np.unique(rows, return_index=True)
         first = np.sort(first)
-        return Choice(rows[first], prices[first], spot[first], bool(spot.any()))
+        return Choice(
+            rows[first],
+            prices[first],
+            spot[first],
+            bool(spot.any()),
+            catalog.allocatable[rows[first]],
+        )
 
     def _is_spot(self) -> Mask:
         codes = self._catalog.codes.get(labels.CAPACITY_TYPE)
@@ -151,49 +189,70 @@ class Claims:
         )
         return spot[codes.of_column]
 
-    def _kept(
-        self,
-        rows: Indices,
-        prices: Vector,
-        spot: bool,
-        minimums: Mapping[str, int],
-        drawn: Vector,
-    ) -> tuple[Indices, bool]:
-        """Return the places of the types that stay, and whether `minValues` was lowered."""
-        settings = self._settings
+    def _types(self, terms: Terms, kept: Indices) -> tuple[tuple[str, ...], Resources]:
+        """Name the types of these rows, and what the daemons take at least on one of them."""
+        key = kept.tobytes()
+        known = terms.kept.get(key)
+        if known is None:
+            overhead = self._catalog.overhead[kept].min(axis=0)
+            named = zip(self._catalog.resource_names, overhead.astype(int).tolist(), strict=True)
+            types = tuple(self._catalog.types[row].name for row in kept.tolist())
+            known = terms.kept[key] = types, {name: amount for name, amount in named if amount}
+        return known
+
+    def _kept(self, terms: Terms, fitting: Indices, drawn: Vector) -> tuple[Indices, bool]:
+        """Return the rows that stay, and whether `minValues` was lowered."""
+        settings, choice, minimums = self._settings, terms.choice, terms.pool.minimums
+        cheapest = fitting[0]
+        spot = bool(choice.spot[cheapest])
         factor = settings.spot_price_factor if spot else settings.price_factor
-        affordable = np.flatnonzero(
-            (self._stock.per_row[rows] <= drawn + np.maximum(self._left, 0)).all(axis=1)
-        )
-        near = int((prices[affordable] <= prices[0] * factor + 1e-12).sum())
-        count = min(
-            max(near, settings.min_instance_types), settings.max_instance_types, len(affordable)
-        )
-        kept = affordable[:count]
+        rows, prices = choice.rows[fitting], choice.prices[fitting]
+        limit = drawn + np.maximum(self._left, 0)
+        if not (self._greatest <= limit).all():
+            affordable = (self._stock.per_row[rows] <= limit).all(axis=1)
+            rows, prices = rows[affordable], prices[affordable]
+        most = choice.prices[cheapest] * factor + 1e-12
+        near = int(np.searchsorted(prices, most, side="right"))
+        count = min(max(near, settings.min_instance_types), settings.max_instance_types)
+        kept = rows[:count]
         if minimums:
-            wanted = self._flexible(rows, affordable[: settings.max_instance_types], minimums)
+            wanted = self._flexible(rows[: settings.max_instance_types], minimums)
             if wanted is None and settings.min_values_policy != BEST_EFFORT:
-                return affordable[:0], False
+                return rows[:0], False
             if wanted is None:
-                return affordable[: settings.max_instance_types], True
-            kept = affordable[: max(count, wanted)]
-        if len(kept):
-            self._left = self._left - (self._stock.per_row[rows[kept]].max(axis=0) - drawn)
+                return rows[: settings.max_instance_types], True
+            kept = rows[: max(count, wanted)]
+        if len(kept) and len(self._left):
+            self._left = self._left - (self._stock.per_row[kept].max(axis=0) - drawn)
         return kept, False
 
-    def _flexible(self, rows: Indices, places: Indices, minimums: Mapping[str, int]) -> int | None:
+    def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
         """Return how many of the cheapest types satisfy `minValues`, or None."""
         needed = 0
         for key, least in minimums.items():
             seen: set[str] = set()
-            for count, place in enumerate(places.tolist(), start=1):
-                seen.update(row_values(self._catalog, int(rows[place]), key))
+            for count, row in enumerate(rows.tolist(), start=1):
+                seen.update(row_values(self._catalog, row, key))
                 if len(seen) >= least:
                     needed = max(needed, count)
                     break
             else:
                 return None
         return needed
+
+
+def _fitting(choice: Choice, asked: Vector) -> Indices:
+    """Return the places of the types that hold what is asked, cheapest first."""
+    return np.flatnonzero((choice.room >= asked).all(axis=1))
+
+
+def _written(terms: Terms, relaxed: bool) -> tuple[Requirement, ...]:
+    named = {
+        key: values
+        for key, values in terms.needs.items()
+        if key not in {labels.INSTANCE_TYPE, labels.HOSTNAME}
+    }
+    return requirements.written(named, {} if relaxed else terms.pool.minimums)
 
 
 def _labels(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str, str]:

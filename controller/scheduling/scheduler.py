@@ -118,16 +118,20 @@ class Solve:
         )
         self._groups = self._stated_groups(snapshot, running)
         self._fitting: dict[tuple[bytes, bytes], Indices] = {}
+        self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
         self._unit_prices: dict[tuple[bytes, bytes], float] = {}
         self._selecting: dict[tuple[object, ...], tuple[Group, ...]] = {}
         self._readings: dict[int, Reading] = {}
         self._rules: dict[Reading, Rules] = {}
         self._weaker: dict[Reading, Demand | None] = {}
+        self._per_node: dict[tuple[tuple[Group, ...], ...], tuple[tuple[int, ...], ...]] = {}
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
         self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
         self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
-        self._promises: dict[tuple[Reading, Pins, int], Requirements] = {}
+        self._promises: dict[tuple[Reading, Pins, int], int] = {}
         self._market = self._opened_market()
+        weight_of_pool = np.array([pool.weight for pool in catalog.pools], dtype=np.int64)
+        self._weight_of_variant = weight_of_pool[self._market.pool_of_variant]
         self._room = flexible_room(
             self._market, along(self._names, catalog)[self._market.row_of], settings
         )
@@ -225,12 +229,20 @@ class Solve:
             variants=np.zeros_like(reading.possible),
             tiers=(),
         )
-        kinds = self._fitting_kinds(reading.possible, wish)
-        pools = set(self._market.pool_of_variant[self._market.variant_of[kinds]].tolist())
-        weights = {self._catalog.pools[pool].weight for pool in pools}
-        wish.tiers = tuple(sorted(weights, reverse=True))
+        wish.tiers = self._weights(wish)
         self._next_tier(wish)
         return wish
+
+    def _weights(self, wish: Wish) -> tuple[int, ...]:
+        """Return the weights of the pools that could make a node for such pods, greatest first."""
+        key = (wish.reading.possible.tobytes(), wish.size.tobytes())
+        known = self._tiers.get(key)
+        if known is None:
+            kinds = self._fitting_kinds(wish.reading.possible, wish)
+            pools = np.unique(self._market.pool_of_variant[self._market.variant_of[kinds]])
+            weights = {self._catalog.pools[pool].weight for pool in pools.tolist()}
+            known = self._tiers[key] = tuple(sorted(weights, reverse=True))
+        return known
 
     def _reading(self, shape: Shape, demand: Demand) -> Reading:
         liked = self._market.meeting(demand.liked)
@@ -269,8 +281,7 @@ class Solve:
         if not wish.tiers:
             return False
         tier, *rest = wish.tiers
-        inside = np.array([pool.weight == tier for pool in self._catalog.pools], dtype=np.bool_)
-        wish.variants = wish.reading.possible & inside[self._market.pool_of_variant]
+        wish.variants = wish.reading.possible & (self._weight_of_variant == tier)
         wish.tiers = tuple(rest)
         return True
 
@@ -533,20 +544,19 @@ class Solve:
         """Bring together the portions that packing cannot tell apart."""
         classes: dict[tuple[object, ...], list[Portion]] = {}
         for portion in portions:
-            key = (
-                portion.size.tobytes(),
-                portion.variants.tobytes(),
-                tuple(
-                    (
-                        tuple(one.index for one in part.wish.owned if one.per_node),
-                        tuple(one.index for one in part.wish.counted if one.per_node),
-                        part.wish.shape.ports,
-                    )
-                    for part in portion.everyone
-                ),
-            )
+            everyone = tuple(self._sharing(part.wish) for part in portion.everyone)
+            key = (portion.size.tobytes(), portion.variants.tobytes(), everyone)
             classes.setdefault(key, []).append(portion)
         return list(classes.values())
+
+    def _sharing(self, wish: Wish) -> tuple[object, ...]:
+        """Return all that decides whom pods may share a node with."""
+        stated = (wish.owned, wish.counted)
+        known = self._per_node.get(stated)
+        if known is None:
+            owned, counted = ([one.index for one in part if one.per_node] for part in stated)
+            known = self._per_node[stated] = tuple(owned), tuple(counted)
+        return known, wish.shape.ports
 
     def _problem(self, classes: Sequence[Sequence[Portion]]) -> tuple[Problem, Indices]:
         """Bring classes and kinds into arrays; with the market's kinds that are in it."""
@@ -671,7 +681,7 @@ class Solve:
                     resources.times(portion.wish.shape.requests, len(keys))
                     for portion, keys in planned.members
                 ),
-                needed=self._needs([one for one, _ in planned.members], planned.kind),
+                promised=self._promised(claims, planned),
                 drawn=self._stock.per_row[self._market.row_of[planned.kind]],
             )
             if node is None:
@@ -687,20 +697,21 @@ class Solve:
             lower_bound=min(self._bound, cost),
         )
 
-    def _needs(self, portions: Sequence[Portion], kind: int) -> list[Requirements]:
-        """Return what a node of the kind must promise to these pods, equal ones once."""
-        variant = int(self._market.variant_of[kind])
-        found = {}
-        for portion in portions:
+    def _promised(self, claims: Claims, planned: Planned) -> frozenset[int]:
+        """Return what a node must promise to its pods."""
+        variant = int(self._market.variant_of[planned.kind])
+        found = set()
+        for portion, _ in planned.members:
             reading = portion.wish.reading
             known = (reading, portion.pins, variant)
-            if known not in self._promises:
+            number = self._promises.get(known)
+            if number is None:
                 chosen = next(i for i, truth in enumerate(reading.truths) if truth[variant])
                 pinned = {key: one_of(value) for key, value in portion.pins}
                 promise = conjunction(reading.places[chosen], reading.demand.liked, pinned)
-                self._promises[known] = promise
-            found[known] = self._promises[known]
-        return list(found.values())
+                number = self._promises[known] = claims.promise(promise)
+            found.add(number)
+        return frozenset(found)
 
 
 def _places(shape: Shape, demand: Demand) -> tuple[Requirements, ...]:
