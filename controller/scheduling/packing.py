@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.scheduling.crowding import Crowd
 from controller.scheduling.encoding import Indices, Mask, Matrix, Vector
-from controller.scheduling.pricing import Guide, PriceModel
+from controller.scheduling.pricing import MANY_CLASSES, Guide, PriceModel
 from controller.scheduling.problem import SLACK, Problem
 
 LIKELY = 8
@@ -343,7 +343,8 @@ def fill(problem: Problem, kinds: Indices, start: Indices, left: Indices, guide:
     first among equals.
     """
     counts = start.copy()
-    columns = np.flatnonzero((left > 0) & problem.allowed[:, kinds].any(axis=1))
+    shown = guide.samples.of(left) | start.any(axis=0)
+    columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
     sizes = problem.sizes[columns]
     weights = guide.resource_prices[kinds]
     weighted = np.square(weights)
@@ -409,7 +410,6 @@ def fill(problem: Problem, kinds: Indices, start: Indices, left: Indices, guide:
             room -= added @ sizes
 
 
-MANY_CLASSES = 150
 SIDE_BY_SIDE = 8
 """With many classes, how many of them may be added in one step, one pod each: there are
 then enough of nearly equal shape for it not to matter."""

@@ -19,8 +19,37 @@ from controller.scheduling.kinds import frontier, thinned
 from controller.scheduling.problem import SLACK, Problem
 
 MOST_BUNDLES = 160
+MANY_CLASSES, SAMPLE = 150, 3
+"""From how many classes on nodes are filled from a sample, and how many of a stratum it has."""
+
 MOST_GROUPS = 60
 TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Which classes to look at when there are very many.
+
+    `stratum` (classes) numbers those that differ little: of a size, open to the same kinds,
+    bound by like rules. `order` has all classes, stratum by stratum, the most valuable first.
+    """
+
+    stratum: Indices
+    order: Indices
+
+    def of(self, left: Indices) -> Mask:
+        """Mark the classes of which something is left; the first few of each stratum, where
+        there are many.
+        """
+        some: Mask = left > 0
+        if some.sum() <= MANY_CLASSES:
+            return some
+        live = self.order[some[self.order]]
+        strata = self.stratum[live]
+        place = np.arange(len(live)) - np.searchsorted(strata, strata)
+        shown = np.zeros_like(some)
+        shown[live[place < SAMPLE]] = True
+        return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +59,7 @@ class Guide:
     `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes; `scarce`:
     classes of which a node takes so few that more nodes are needed for it; `tight`: kinds
     that are worth what they cost, whether the program bought them or not. No nodes for a
-    demand cost less than `demand @ values + stock_value`.
+    demand cost less than `demand @ values + stock_value`. `samples` picks classes.
     """
 
     bought: Vector
@@ -39,6 +68,7 @@ class Guide:
     scarce: Mask
     tight: Mask
     stock_value: float
+    samples: Samples
 
 
 class PriceModel:
@@ -55,6 +85,7 @@ class PriceModel:
         self._bundle_of, self._bundles = self._bundled()
         self._bundle_sizes = self._mean_sizes()
         self._program = self._built()
+        self._stratum = strata(problem)
         self.family = families(problem)
 
     def _limited_groups(self) -> tuple[Matrix, Vector]:
@@ -87,13 +118,15 @@ class PriceModel:
         bought[self._kinds] = prices.bought
         worth = (self._room * resource_prices).sum(axis=1) + self._limits @ slot_prices
         scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
+        values = np.minimum(values, problem.penalty)
         return Guide(
             bought,
             self._weights(resource_prices, balance) / self._scale,
-            np.minimum(values, problem.penalty),
+            values,
             scarce,
             worth >= 0.98 * problem.prices,
             prices.stock_value,
+            Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
 
     def balances(self, left: Indices) -> tuple[float, ...]:
@@ -220,3 +253,14 @@ def families(problem: Problem) -> Indices:
     keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, leaning], axis=1)
     _, family = np.unique(keys, axis=0, return_inverse=True)
     return family.reshape(-1).astype(np.int64)
+
+
+def strata(problem: Problem) -> Indices:
+    """Number the classes by size, where they may go, and what kinds of rules bind them."""
+    rules = problem.rules
+    bound = [rules.owned[which].any(axis=0) for which in (rules.repels, ~rules.repels)]
+    keys = np.concatenate(
+        [problem.sizes, np.packbits(problem.labelled, axis=1), np.stack(bound, axis=1)], axis=1
+    )
+    _, stratum = np.unique(keys, axis=0, return_inverse=True)
+    return stratum.reshape(-1).astype(np.int64)
