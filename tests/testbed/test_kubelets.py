@@ -152,7 +152,7 @@ async def test_a_running_instance_becomes_a_ready_node_that_runs_pods(
     assert labels["topology.k8s.aws/zone-id"] == "usw2-az2"
     assert labels["failure-domain.beta.kubernetes.io/zone"] == "us-west-2a"
 
-    path = await create_pod(kube, "runs", machine)
+    path = await create_pod(kube, "runs-on-an-instance", machine)
 
     async def phase() -> bool:
         return bool((await kube.get(path))["status"]["phase"] == "Running")
