@@ -20,7 +20,6 @@ from controller.cloudprovider.instancetypes import InstanceType, Offering
 MOST_OVERRIDES = 300
 """EC2 takes no more in one request."""
 
-PRICE_OVERLAY = "karpenter.sh/price-overlay-applied"
 CAPACITY_BLOCK = "capacity-block"
 INTERRUPTIBLE = "interruptible-capacity-reservation"
 

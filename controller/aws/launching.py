@@ -128,8 +128,15 @@ class Launcher:
         self._attempts: dict[str, Attempts] = {}
         self._written = Written()
 
-    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
         """Launch the claim's instance, or return it if it has been launched before.
+
+        `types` are those of the class as somebody has corrected them, if somebody has.
 
         Raises:
             InsufficientCapacityError: nothing that meets the claim can be had now.
@@ -142,10 +149,10 @@ class Launcher:
             return attempts.instance
         require_ready(node_class)
         try:
-            instance = await self._once(claim, node_class, attempts)
+            instance = await self._once(claim, node_class, attempts, types)
         except _TemplateGoneError:
             # Templates that were idle are deleted; once more, with new ones.
-            instance = await self._once(claim, node_class, attempts)
+            instance = await self._once(claim, node_class, attempts, types)
         attempts.instance = instance
         self._instances.launched(instance)
         return instance
@@ -158,9 +165,13 @@ class Launcher:
         return self._attempts.setdefault(claim.metadata.uid, Attempts(since=now))
 
     async def _once(
-        self, claim: NodeClaim, node_class: EC2NodeClass, attempts: Attempts
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        attempts: Attempts,
+        types: Sequence[InstanceType] | None,
     ) -> Instance:
-        plan = await self.plan(claim, node_class)
+        plan = await self.plan(claim, node_class, types)
         token = fleet.client_token(claim.metadata.uid, attempts.number)
         self._subnets.take(plan.addresses)
         picked: Launched | None = None
@@ -194,7 +205,7 @@ class Launcher:
                 tags=plan.tags,
                 context=context,
                 market=plan.market,
-                by_priority=fleet.PRICE_OVERLAY in plan.claim.metadata.annotations,
+                by_priority=labels.PRICE_OVERLAY_APPLIED in plan.claim.metadata.annotations,
             ),
         )
         outcome = fleet.outcome(answer, plan.candidates)
@@ -258,7 +269,12 @@ class Launcher:
 
     # What EC2 is shown.
 
-    async def plan(self, claim: NodeClaim, node_class: EC2NodeClass) -> Plan:
+    async def plan(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Plan:
         """Choose what EC2 is shown for a claim, and make the templates for it.
 
         Raises:
@@ -266,8 +282,9 @@ class Launcher:
             NodeClassNotReadyError: the class cannot launch anything.
 
         """
+        known = self._types.of(node_class) if types is None else types
         chosen = filtered(
-            choices(self._types.of(node_class), claim.spec.requirements, _requests(claim)),
+            choices(known, claim.spec.requirements, _requests(claim)),
             claim.spec.requirements,
             relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
         )

@@ -187,10 +187,15 @@ class AWSCloudProvider:
         await self._load()
         return self._types.of(node_class)
 
-    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
         """Launch the claim's instance, once."""
         await self._load()
-        return await self._launcher.launch(claim, node_class)
+        return await self._launcher.launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
         """Ask for the instance's end; raises NodeClaimNotFoundError once it is gone."""

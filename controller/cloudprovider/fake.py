@@ -237,14 +237,19 @@ class FakeCloud:
             raise NodeClassNotReadyError(self.not_ready[node_class.metadata.name][2])
         return tuple(self._as_known(instance_type) for instance_type in self.types)
 
-    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
         """Launch the cheapest instance that meets the claim; once per UID."""
         await self._called("launch", claim.metadata.name)
         launched = self._claims.get(claim.metadata.uid)
         if launched is not None and launched in self.machines:
             return self.machines[launched]
         found = choices(
-            (self._as_known(t) for t in self.types),
+            types if types is not None else (self._as_known(t) for t in self.types),
             claim.spec.requirements,
             _requests(claim),
         )

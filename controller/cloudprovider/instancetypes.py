@@ -15,13 +15,14 @@ class Offering:
     """One way to buy an instance type: zone × capacity type (× reservation).
 
     `requirements` are the labels a node of this offering carries (zone, capacity
-    type, zone id, …), `price` is in $/h.
+    type, zone id, …), `price` is in $/h; `price_overlaid` when a NodeOverlay said so.
     """
 
     requirements: Mapping[str, str]
     price: float
     available: bool = True
     reservation_capacity: int = 0
+    price_overlaid: bool = False
 
     @property
     def zone(self) -> str:
@@ -41,7 +42,8 @@ class InstanceType:
     `requirements` say what its nodes are (`In` with one or more values; an
     attribute it does not have is `DoesNotExist`). `capacity` is all of the
     machine, `overhead` what the system keeps (kube-reserved, system-reserved,
-    eviction threshold), both in thousandths of their unit.
+    eviction threshold), both in thousandths of their unit; `capacity_overlaid` when a
+    NodeOverlay added to what it has.
     """
 
     name: str
@@ -49,6 +51,7 @@ class InstanceType:
     offerings: tuple[Offering, ...]
     capacity: Resources
     overhead: Resources = field(default_factory=dict)
+    capacity_overlaid: bool = False
 
     @property
     def allocatable(self) -> dict[str, int]:

@@ -85,8 +85,16 @@ class CloudProvider(Protocol):
 
         """
 
-    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
         """Launch the cheapest instance that meets the claim. Idempotent by the claim's UID.
+
+        `types` are those of `instance_types` with prices and capacities corrected by
+        whoever asks; without them the provider's own word counts.
 
         Raises:
             InsufficientCapacityError: nothing that meets the claim can be had now.

@@ -28,6 +28,7 @@ from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.nodeclaim.podevents import PodEvents, node_concerned
 from controller.reconcilers.nodeclass.resolver import Resolver
+from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.nomination import Nomination
@@ -104,9 +105,12 @@ class Assembly:
         self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
         self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
         self._nodes = loop("node.termination", terminator, MANY)
+        # Nobody runs it where overlays are switched off, and then nobody hears its nudges.
+        self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), 1)
         self._loops = (
             self._pools, self._classes, self._claims, self._consolidatable, self._expiration,
             self._pod_events, self._nodes,
+            *((self._overlays,) if options.feature_gates.node_overlay else ()),
         )  # fmt: skip
         self._singletons = [
             singleton("provisioner", provisioner),
@@ -150,6 +154,7 @@ class Assembly:
             kinds.NODE_POOL: self._pool_changed,
             kinds.EC2_NODE_CLASS: self._class_changed,
             kinds.VOLUME_ATTACHMENT: self._attachment_changed,
+            kinds.NODE_OVERLAY: self._overlay_changed,
         }
         if kind in concerned:
             concerned[kind](before, after)
@@ -163,6 +168,7 @@ class Assembly:
             self._claim_changed(None, claim)
         for node in self._cluster.list(kinds.NODE):
             self._nodes.nudge(node.metadata.name)
+        self._overlays.nudge(ALL)
         for pod in self._cluster.pending_pods():
             self._batcher.nudge(pod.metadata.uid)
 
@@ -213,18 +219,32 @@ class Assembly:
         for claim in self._cluster.list(kinds.NODE_CLAIM):
             if claim.metadata.labels.get(labels.NODEPOOL) == pool.metadata.name:
                 self._consolidatable.nudge(claim.metadata.name)
+        self._overlays.nudge(ALL)
         # What could not be placed before may have a place now.
         self._batcher.nudge(pool.metadata.uid)
 
     def _class_changed(self, before: Any, after: Any) -> None:
         name = (after or before).metadata.name
         self._classes.nudge(name)
+        self._overlays.nudge(ALL)
         for pool in self._cluster.list(kinds.NODE_POOL):
             if pool.spec.template.spec.node_class_ref.name == name:
                 self._pools.nudge(pool.metadata.name)
 
+    def _overlay_changed(self, before: Any, after: Any) -> None:
+        overlay = after or before
+        if before is None or after is None or not _is_same_wish(before, after):
+            self._overlays.nudge(ALL)
+        # Whether it is in force stands in its conditions: prices may be others now.
+        self._batcher.nudge(overlay.metadata.uid)
+
     def _attachment_changed(self, before: Any, after: Any) -> None:
         self._nodes.nudge((after or before).spec.node_name)
+
+
+def _is_same_wish(before: Any, after: Any) -> bool:
+    """Whether only what the controller writes of an object has changed."""
+    return bool(before.metadata.generation == after.metadata.generation)
 
 
 def _offers(pool: NodePool) -> tuple[int, bool]:

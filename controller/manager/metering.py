@@ -2,95 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
+from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
+from controller.manager.passing import PassingCloud
 from controller.telemetry import logs
 from controller.telemetry.metrics import Metrics
 
 
-class MeteredCloud:
-    """Passes every call on; implements `RunningCloud` as the one behind it does."""
+class MeteredCloud(PassingCloud):
+    """Times and counts the calls that Karpenter times and counts."""
 
     def __init__(self, cloud: RunningCloud, metrics: Metrics) -> None:
-        self.name = cloud.name
-        self._cloud = cloud
+        super().__init__(cloud)
         self._metrics = metrics
 
     def _timed(self, method: str) -> AbstractContextManager[None]:
         return self._metrics.cloud_call(logs.current_controller(), method, self.name)
-
-    async def start(self) -> None:
-        """Load what every decision needs."""
-        await self._cloud.start()
-
-    async def run(self) -> None:
-        """Keep it fresh until cancelled."""
-        await self._cloud.run()
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
         """Return every type the class could launch."""
         with self._timed("GetInstanceTypes"):
-            return await self._cloud.instance_types(node_class, node_pool)
+            return await super().instance_types(node_class, node_pool)
 
-    async def launch(self, claim: NodeClaim, node_class: EC2NodeClass) -> Instance:
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
         """Launch the claim's instance."""
         with self._timed("Create"):
-            return await self._cloud.launch(claim, node_class)
+            return await super().launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
         """Ask for the instance's end."""
         with self._timed("Delete"):
-            await self._cloud.terminate(provider_id)
+            await super().terminate(provider_id)
 
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
         with self._timed("Get"):
-            return await self._cloud.get(provider_id)
+            return await super().get(provider_id)
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims."""
         with self._timed("List"):
-            return await self._cloud.instances()
+            return await super().instances()
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return why the instance no longer matches its class."""
         with self._timed("IsDrifted"):
-            return await self._cloud.drift_reason(claim, node_class)
-
-    async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
-        """Add tags to an instance."""
-        await self._cloud.tag(provider_id, tags)
-
-    async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
-        """Return the class with its status found anew."""
-        return await self._cloud.resolve(node_class, now=now)
-
-    async def release(self, node_class: EC2NodeClass) -> None:
-        """Remove what was made for the class."""
-        await self._cloud.release(node_class)
-
-    async def notices(self) -> Sequence[Notice]:
-        """Wait for what the cloud has to say."""
-        return await self._cloud.notices()
-
-    async def acknowledge(self, notice: Notice) -> None:
-        """Tell the cloud that a notice has been dealt with."""
-        await self._cloud.acknowledge(notice)
-
-    def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Hold an offering for unavailable for a while."""
-        self._cloud.avoid(instance_type, zone, capacity_type)
-
-    def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return which node conditions mean that a node is broken."""
-        return self._cloud.repair_policies()
+            return await super().drift_reason(claim, node_class)

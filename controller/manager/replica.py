@@ -27,8 +27,9 @@ from controller.manager import handlers, probes
 from controller.manager.assembly import Assembly, Ports, RunningCloud
 from controller.manager.leadership import Leadership
 from controller.manager.metering import MeteredCloud
+from controller.manager.overlaying import OverlaidCloud
 from controller.manager.solving import Solver, TimedSolve
-from controller.manager.watches import WATCHED_BY_KOPF, Watches
+from controller.manager.watches import Watches, followed
 from controller.options import Options
 from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
@@ -62,7 +63,7 @@ class Replica:
         self._make_cloud = make_cloud
         self._identity = identity(environ)
         self._clock = clock
-        self._cluster = Cluster()
+        self._cluster = Cluster(followed(options))
         self._metrics = Metrics(version=own_version())
 
     async def run(self) -> None:
@@ -107,7 +108,9 @@ class Replica:
             if not options.disable_cluster_state_observability:
                 metrics.registry.register(ClusterState(self._cluster, self._clock))
             made = self._make_cloud(options, await cluster_dns(api))
-            cloud = MeteredCloud(made, metrics)
+            cloud: RunningCloud = MeteredCloud(made, metrics)
+            if options.feature_gates.node_overlay:
+                cloud = OverlaidCloud(cloud, self._cluster)
             solve = self._solve(solver)
             assembly = self._assembled(api, cloud, solve)
             self._cluster.tell(assembly.told)
@@ -146,7 +149,7 @@ class Replica:
 
     async def _watch_custom_resources(self, watches: Watches) -> None:
         await watches.list_custom_resources()
-        await handlers.run(WATCHED_BY_KOPF, self._access, watches.take)
+        await handlers.run(watches.custom_resources, self._access, watches.take)
 
     async def _lead(
         self, api: ApiServer, watches: Watches, solve: TimedSolve, assembly: Assembly

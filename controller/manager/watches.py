@@ -17,19 +17,26 @@ from controller.apis import kinds
 from controller.apis.kinds import Kind, T
 from controller.apiserver.errors import ApiError, NotFoundError
 from controller.apiserver.port import ApiServer, Change
+from controller.options import Options
 from controller.state.cluster import MIRRORED, Cluster, key_of
 
 WATCHED_BY_KOPF: tuple[Kind[Any], ...] = (
     kinds.NODE_POOL,
     kinds.NODE_CLAIM,
     kinds.EC2_NODE_CLASS,
+    kinds.NODE_OVERLAY,
 )
-CROWDS: tuple[Kind[Any], ...] = tuple(kind for kind in MIRRORED if kind not in WATCHED_BY_KOPF)
 
 RECHECK_SECONDS = 60.0
 NOT_SERVED_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
+
+
+def followed(options: Options) -> tuple[Kind[Any], ...]:
+    """Return the kinds to mirror: those always needed, and those of the features switched on."""
+    gates = options.feature_gates
+    return (*MIRRORED, *((kinds.NODE_OVERLAY,) if gates.node_overlay else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,11 @@ class Watches:
     cluster: Cluster
     _synced: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def custom_resources(self) -> tuple[Kind[Any], ...]:
+        """The kinds that Kopf watches."""
+        return tuple(kind for kind in self.cluster.mirrored if kind in WATCHED_BY_KOPF)
+
     async def until_synced(self) -> None:
         """Wait until every kind has been listed once."""
         await self._synced.wait()
@@ -47,14 +59,13 @@ class Watches:
     async def run(self) -> None:
         """Follow every crowd, and recheck the custom resources, for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for kind in CROWDS:
-                tasks.create_task(self._follow(kind))
-            for kind in WATCHED_BY_KOPF:
-                tasks.create_task(self._recheck(kind))
+            for kind in self.cluster.mirrored:
+                follow = self._recheck if kind in WATCHED_BY_KOPF else self._follow
+                tasks.create_task(follow(kind))
 
     async def list_custom_resources(self) -> None:
         """Fill the mirror with the custom resources, waiting until they are served."""
-        await asyncio.gather(*(self._list(kind) for kind in WATCHED_BY_KOPF))
+        await asyncio.gather(*(self._list(kind) for kind in self.custom_resources))
 
     def take(self, kind: Kind[T], change: Change[T]) -> None:
         """Take in one change."""

@@ -49,7 +49,7 @@ MIRRORED: tuple[Kind[Any], ...] = (
     kinds.NODE_CLAIM,
     kinds.EC2_NODE_CLASS,
 )
-"""Every kind the mirror follows; it is synced when all of them have been listed once."""
+"""Every kind the mirror always follows; it is synced when all it follows were listed once."""
 
 FINALIZED: tuple[Kind[Any], ...] = (
     kinds.NODE,
@@ -166,6 +166,11 @@ class Cluster:
     # What is known.
 
     @property
+    def mirrored(self) -> tuple[Kind[Any], ...]:
+        """Every kind the mirror follows."""
+        return self._mirrored
+
+    @property
     def synced(self) -> bool:
         """Whether every mirrored kind has been listed once, so that nothing is missing."""
         return len(self._synced) == len(self._mirrored)
@@ -181,8 +186,8 @@ class Cluster:
         return cast("T | None", self._objects[kind].get(key))
 
     def list(self, kind: Kind[T]) -> tuple[T, ...]:
-        """Return all objects of a kind, by name."""
-        found = self._objects[kind]
+        """Return all objects of a kind, by name; none of a kind that is not followed."""
+        found = self._objects.get(kind, {})
         return tuple(found[key] for key in sorted(found))
 
     def pods_on(self, node_name: str) -> tuple[Pod, ...]:

@@ -1,86 +1,174 @@
-"""NodeOverlays applied: what instance types cost and hold, as corrected by users."""
+"""NodeOverlays applied: what instance types cost and hold, as corrected by users.
+
+The heaviest overlay speaks first, among equals the one whose name comes last; per
+offering for prices, per resource for capacity, the first to speak is heard. Two of equal
+weight that speak of the same thing contradict one another, and the later one is refused
+altogether.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.apis import labels
-from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints import requirements
-from controller.constraints.requirements import Requirements
+from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import parsed
+
+Target = tuple[str, str, int | str]
+"""What an overlay corrects: a pool, a type, and the place of an offering or a resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An overlay with its requirements read, beside the labels of a pool's nodes."""
+
+    spec: NodeOverlaySpec
+    needed: Requirements
+    own: Requirements
+
+    @property
+    def prices(self) -> bool:
+        """Whether it says something of prices."""
+        return self.spec.price is not None or self.spec.price_adjustment is not None
+
+    def offerings(self, one: InstanceType) -> list[int]:
+        """Return the places of the offerings it means; nothing may be left open."""
+        said = {key: self._said(one, key) for key in self.needed}
+        if not all(found is None or found.meets(self.needed[key]) for key, found in said.items()):
+            return []
+        return [
+            place
+            for place, offering in enumerate(one.offerings)
+            if all(
+                _meant(_both(said[key], offering.requirements.get(key)), allowed)
+                for key, allowed in self.needed.items()
+            )
+        ]
+
+    def _said(self, one: InstanceType, key: str) -> ValueSet | None:
+        """Return what the pool and the type say of a label."""
+        found = self.own.get(key)
+        for term in one.requirements:
+            if labels.normalized(term.key) == key:
+                said = requirements.value_set(term.operator, term.values)
+                found = said if found is None else found.intersection(said)
+        return found
 
 
 def overlaid(
-    types: Sequence[InstanceType], overlays: Sequence[NodeOverlay], *, pool: NodePool
+    types: Sequence[InstanceType], overlays: Iterable[NodeOverlay], *, pool: NodePool
 ) -> tuple[InstanceType, ...]:
-    """Return the types as a pool sees them under the overlays.
-
-    The heaviest overlay wins, among equals the one whose name comes last; per offering
-    for prices, per resource for capacity.
+    """Return the types as a pool sees them under overlays that contradict nothing.
 
     Raises:
         ValueError: an overlay's requirement, price or quantity is malformed.
 
     """
-    ordered = sorted(
-        sorted(overlays, key=lambda one: one.metadata.name, reverse=True),
-        key=lambda one: -one.spec.weight,
-    )
-    wanted = [(one, requirements.read(one.spec.requirements)) for one in ordered]
+    readers = [_reader(overlay, pool) for overlay in _ordered(overlays)]
+    return tuple(_corrected(one, readers) for one in types)
+
+
+def conflicting(
+    overlays: Iterable[NodeOverlay],
+    *,
+    pools: Sequence[NodePool],
+    instance_types: Mapping[str, Sequence[InstanceType]],
+) -> frozenset[str]:
+    """Return the names of the overlays that an equally heavy one contradicts.
+
+    `instance_types` are per pool name, before overlays. An overlay that is refused for one
+    pool is refused for all.
+
+    Raises:
+        ValueError: an overlay's requirement is malformed.
+
+    """
+    weights: dict[Target, int] = {}
+    refused = set()
+    for overlay in _ordered(overlays):
+        weight = overlay.spec.weight
+        targets = [
+            target
+            for pool in pools
+            for target in _targets(overlay, pool, instance_types.get(pool.metadata.name, ()))
+        ]
+        if any(weights.get(target) == weight for target in targets):
+            refused.add(overlay.metadata.name)
+        else:
+            weights.update(dict.fromkeys(targets, weight))
+    return frozenset(refused)
+
+
+def marks(types: Iterable[InstanceType]) -> dict[str, str]:
+    """Return what a claim for one of these types says of the overlays they are under."""
+    types = tuple(types)
+    applied = {
+        labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for t in types for o in t.offerings),
+        labels.CAPACITY_OVERLAY_APPLIED: any(t.capacity_overlaid for t in types),
+    }
+    return {name: "true" for name, is_applied in applied.items() if is_applied}
+
+
+def _ordered(overlays: Iterable[NodeOverlay]) -> list[NodeOverlay]:
+    by_name = sorted(overlays, key=lambda one: one.metadata.name, reverse=True)
+    return sorted(by_name, key=lambda one: -one.spec.weight)
+
+
+def _reader(overlay: NodeOverlay, pool: NodePool) -> Reader:
     own = {**pool.spec.template.metadata.labels, labels.NODEPOOL: pool.metadata.name}
-    return tuple(_corrected(one, wanted, own) for one in types)
+    needed = requirements.read(overlay.spec.requirements)
+    return Reader(overlay.spec, needed, requirements.of_labels(own))
 
 
-def _corrected(
-    one: InstanceType,
-    overlays: Sequence[tuple[NodeOverlay, Requirements]],
-    own: Mapping[str, str],
-) -> InstanceType:
-    of_type = requirements.conjunction(
-        requirements.read(one.requirements), requirements.of_labels(own)
-    )
-    offerings = tuple(_priced(offering, of_type, overlays) for offering in one.offerings)
+def _targets(
+    overlay: NodeOverlay, pool: NodePool, types: Sequence[InstanceType]
+) -> Iterator[Target]:
+    reader = _reader(overlay, pool)
+    for one in types:
+        meant = reader.offerings(one)
+        if meant and reader.prices:
+            yield from ((pool.metadata.name, one.name, place) for place in meant)
+        if meant:
+            yield from ((pool.metadata.name, one.name, name) for name in overlay.spec.capacity)
+
+
+def _corrected(one: InstanceType, readers: Sequence[Reader]) -> InstanceType:
+    offerings = list(one.offerings)
     added: dict[str, int] = {}
-    for overlay, needed in overlays:
-        if overlay.spec.capacity and any(
-            _meant(_with(of_type, offering), needed) for offering in one.offerings
-        ):
-            for name, amount in parsed(overlay.spec.capacity).items():
-                added.setdefault(name, amount)
-    if offerings == one.offerings and not added:
-        return one
-    return replace(one, offerings=offerings, capacity={**one.capacity, **added})
+    for reader in readers:
+        meant = reader.offerings(one)
+        if meant and reader.spec.capacity:
+            added = {**parsed(reader.spec.capacity), **added}
+        for place in meant if reader.prices else ():
+            if not offerings[place].price_overlaid:
+                offerings[place] = _priced(offerings[place], reader.spec)
+    if added:
+        one = replace(one, capacity={**one.capacity, **added}, capacity_overlaid=True)
+    if any(offering.price_overlaid for offering in offerings):
+        one = replace(one, offerings=tuple(offerings))
+    return one
 
 
-def _priced(
-    offering: Offering,
-    of_type: Requirements,
-    overlays: Sequence[tuple[NodeOverlay, Requirements]],
-) -> Offering:
-    carried = _with(of_type, offering)
-    for overlay, needed in overlays:
-        spec = overlay.spec
-        if (spec.price is None and spec.price_adjustment is None) or not _meant(carried, needed):
-            continue
-        return replace(offering, price=_price(offering.price, spec.price, spec.price_adjustment))
-    return offering
+def _both(said: ValueSet | None, value: str | None) -> ValueSet | None:
+    if value is None:
+        return said
+    carried = requirements.one_of(value)
+    return carried if said is None else said.intersection(carried)
 
 
-def _with(of_type: Requirements, offering: Offering) -> Requirements:
-    return requirements.conjunction(of_type, requirements.of_labels(offering.requirements))
+def _meant(carried: ValueSet | None, allowed: ValueSet) -> bool:
+    return allowed.allows_absence if carried is None else carried.meets(allowed)
 
 
-def _meant(carried: Requirements, needed: Requirements) -> bool:
-    """Whether an overlay speaks of nodes that carry these labels; nothing may be left open."""
-    return all(
-        carried[key].meets(allowed) if key in carried else allowed.allows_absence
-        for key, allowed in needed.items()
-    )
+def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
+    price = _price(offering.price, spec.price, spec.price_adjustment)
+    return replace(offering, price=price, price_overlaid=True)
 
 
 def _price(price: float, absolute: str | None, adjustment: str | None) -> float:

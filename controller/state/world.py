@@ -37,7 +37,7 @@ from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import value_set
 from controller.constraints.resources import parsed
 from controller.state.nodes import StateNode
-from controller.state.overlays import overlaid
+from controller.state.overlays import conflicting, overlaid
 from controller.state.snapshot import Snapshot
 
 
@@ -310,10 +310,13 @@ def _quantities(amounts: Quantities, where: str) -> dict[str, int]:
 def _types_by_pool(
     types: tuple[InstanceType, ...], pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
 ) -> dict[str, tuple[InstanceType, ...]]:
+    by_pool = {pool.metadata.name: types for pool in pools}
     if not overlays:
-        return {pool.metadata.name: types for pool in pools}
+        return by_pool
     try:
-        return {pool.metadata.name: overlaid(types, overlays, pool=pool) for pool in pools}
+        refused = conflicting(overlays, pools=pools, instance_types=by_pool)
+        heard = [one for one in overlays if one.metadata.name not in refused]
+        return {pool.metadata.name: overlaid(types, heard, pool=pool) for pool in pools}
     except ValueError as exc:
         raise WorldError(f"nodeOverlays: {exc}") from exc
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -54,6 +55,26 @@ async def test_a_claim_becomes_the_cheapest_instance_that_meets_it(
     assert (instance.instance_type, instance.capacity_type) == ("m5.xlarge", "on-demand")
     assert machine.capacity_type == "on-demand"
     assert instance.image_id == machine.image_id
+
+
+async def test_corrected_prices_and_capacities_decide_what_is_launched(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    corrected = [
+        replace(one, capacity={**one.capacity, "example.com/disk": 2000}, capacity_overlaid=True)
+        if one.name == "m5.2xlarge"
+        else one
+        for one in await provider.instance_types(node_class)
+    ]
+    claim = make_claim(ON_DEMAND, M5, requests={"cpu": "1", "example.com/disk": "1"})
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(claim, node_class)
+    instance = await provider.launch(claim, node_class, corrected)
+
+    assert [machine.instance_type for machine in region.instances()] == ["m5.2xlarge"]
+    assert instance.allocatable["example.com/disk"] == "2"
 
 
 async def test_a_launch_says_what_its_node_will_be(provider: AWSCloudProvider) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -13,15 +14,17 @@ from controller.apis import conditions, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.pods import Pod
-from controller.apis.taints import Taint
+from controller.apis.taints import Requirement, Taint
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
 from controller.manager.assembly import Assembly, Ports
 from controller.manager.metering import MeteredCloud
-from controller.manager.watches import WATCHED_BY_KOPF, Watches
-from controller.options import Options
+from controller.manager.overlaying import OverlaidCloud
+from controller.manager.watches import Watches, followed
+from controller.options import FeatureGates, Options
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.cluster import Cluster
@@ -55,21 +58,22 @@ async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
 class World:
     """A whole controller on fakes, with verbs for what happens outside of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, gates: FeatureGates) -> None:
+        options = dataclasses.replace(OPTIONS, feature_gates=gates)
         self.api = FakeApiServer()
         self.cloud = LivingCloud()
         self.metrics = Metrics()
-        self.cluster = Cluster()
+        self.cluster = Cluster(followed(options))
         ports = Ports(
             api=self.api,
-            cloud=MeteredCloud(self.cloud, self.metrics),
+            cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics), self.cluster),
             cluster=self.cluster,
             recorder=Recorder(self.api, clock),
             metrics=self.metrics,
             clock=clock,
             solve=solve,
         )
-        self.assembly = Assembly(ports, OPTIONS)
+        self.assembly = Assembly(ports, options)
         self.cluster.tell(self.assembly.told)
         self.watches = Watches(self.api, self.cluster)
 
@@ -77,7 +81,7 @@ class World:
         await self.watches.list_custom_resources()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run())
-            for kind in WATCHED_BY_KOPF:
+            for kind in self.watches.custom_resources:
                 tasks.create_task(self.watch(kind))
             await self.watches.until_synced()
             tasks.create_task(self.assembly.run())
@@ -122,8 +126,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    world = World(getattr(request, "param", FeatureGates()))
     task = asyncio.create_task(world.live())
     yield world
     task.cancel()
@@ -155,3 +159,23 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
     called = {"controller": "nodeclaim.lifecycle", "method": "Create", "provider": "fake"}
     name = "karpenter_cloudprovider_duration_seconds_count"
     assert world.metrics.registry.get_sample_value(name, called) == 1
+
+
+@pytest.mark.parametrize("world", [FeatureGates(node_overlay=True)], indirect=True)
+async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: World) -> None:
+    wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.xlarge"])
+    spec = NodeOverlaySpec(requirements=[wanted], price="0.0001")
+    world.api.seed(make_class(), make_pool())
+    world.api.seed(NodeOverlay(metadata=ObjectMeta(name="cheap", generation=1), spec=spec))
+    async with asyncio.timeout(20):
+        async for overlay in world.api.watch(kinds.NODE_OVERLAY):
+            found = overlay.object.status.conditions if overlay.object is not None else []
+            if conditions.is_true(found, "Ready"):
+                break
+    world.api.seed(make_waiting_pod("web"))
+
+    launched = await world.claim("Launched")
+
+    machine = world.cloud.machines[launched.status.provider_id]
+    assert machine.instance_type == "m5.xlarge"
+    assert launched.metadata.annotations[labels.PRICE_OVERLAY_APPLIED] == "true"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -40,11 +41,12 @@ READY = [Condition(type="Ready", status="True", reason="Ready")]
 class World:
     """The fakes, the mirror between them, and verbs for what happens outside the controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, *features: Kind[Any]) -> None:
+        """Follow the kinds of some features, beside those that are always followed."""
         self.now = datetime(2026, 11, 21, 12, tzinfo=UTC)
         self.api = FakeApiServer(self.clock)
         self.cloud = FakeCloud(clock=self.clock)
-        self.cluster = Cluster()
+        self.cluster = Cluster((*MIRRORED, *features))
         self.metrics = Metrics()
         self.recorder = Recorder(self.api, self.clock)
 
@@ -60,7 +62,7 @@ class World:
 
     def see(self) -> None:
         """Let the mirror hear of everything, as watches would tell it."""
-        for kind in MIRRORED:
+        for kind in self.cluster.mirrored:
             self._see(kind)
 
     def _see(self, kind: Kind[KubernetesObject]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 
 from controller.apis import labels
 from controller.apis.nodeoverlay import NodeOverlay
-from controller.state.overlays import overlaid
+from controller.apis.nodepool import NodePool
+from controller.state.overlays import conflicting, marks, overlaid
 from tests.builders import make_nodepool, make_type
 
 
@@ -17,8 +19,12 @@ def _overlay(name: str, **spec: Any) -> NodeOverlay:
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, NodeOverlay)
 
 
+def _requires(key: str, *values: str, operator: str = "In") -> list[dict[str, Any]]:
+    return [{"key": key, "operator": operator, "values": list(values)}]
+
+
 ANY: list[dict[str, Any]] = []
-SPOT = [{"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]
+SPOT = _requires(labels.CAPACITY_TYPE, "spot")
 
 
 @pytest.mark.parametrize(
@@ -46,6 +52,36 @@ def test_only_the_offerings_it_names_change() -> None:
     assert {(o.capacity_type, o.price) for o in found.offerings} == {("spot", 2), ("on-demand", 1)}
 
 
+@pytest.mark.parametrize(
+    ("requirements", "is_meant"),
+    [
+        pytest.param(_requires(labels.NODEPOOL, "default"), True, id="its pool"),
+        pytest.param(_requires(labels.NODEPOOL, "other"), False, id="another pool"),
+        pytest.param(_requires("team", "red"), True, id="a label of the pool"),
+        pytest.param(_requires("team", "blue"), False, id="another value of it"),
+        pytest.param(_requires(labels.INSTANCE_TYPE, "t"), True, id="its type"),
+        pytest.param(_requires("failure-domain.beta.kubernetes.io/zone", "zone-a"), True, id="old"),
+        pytest.param(_requires("nobody/knows", "x"), False, id="an unknown label"),
+        pytest.param(_requires("nobody/knows", "x", operator="NotIn"), True, id="its absence"),
+        pytest.param(
+            _requires(f"{labels.AWS_GROUP}/instance-gpu-count", "0", operator="Gt"),
+            False,
+            id="an attribute the type lacks",
+        ),
+    ],
+)
+def test_nothing_that_an_overlay_asks_may_be_left_open(
+    requirements: list[dict[str, Any]], is_meant: bool
+) -> None:
+    overlay = _overlay("o", requirements=requirements, price="7")
+
+    (found,) = overlaid(
+        [make_type("t", price=1.0)], [overlay], pool=make_nodepool(labels={"team": "red"})
+    )
+
+    assert any(offering.price == 7 for offering in found.offerings) == is_meant
+
+
 def test_the_heaviest_overlay_wins() -> None:
     overlays = [
         _overlay("a", requirements=ANY, price="3", weight=1),
@@ -58,8 +94,80 @@ def test_the_heaviest_overlay_wins() -> None:
 
 
 def test_capacity_is_added_resource_by_resource() -> None:
-    overlay = _overlay("o", requirements=ANY, capacity={"example.com/disk": "2"})
+    light = _overlay("l", requirements=ANY, capacity={"example.com/disk": "2", "example.com/k": 1})
+    heavy = _overlay("h", requirements=ANY, capacity={"example.com/disk": "5"}, weight=2)
 
-    (found,) = overlaid([make_type("t")], [overlay], pool=make_nodepool())
+    (found,) = overlaid([make_type("t")], [light, heavy], pool=make_nodepool())
 
-    assert found.capacity["example.com/disk"] == 2000
+    assert found.capacity["example.com/disk"] == 5000
+    assert found.capacity["example.com/k"] == 1000
+    assert found.allocatable["example.com/disk"] == 5000
+
+
+def test_claims_are_told_which_overlays_their_types_are_under() -> None:
+    types = [make_type("t"), make_type("u")]
+    price = _overlay("p", requirements=_requires(labels.INSTANCE_TYPE, "t"), price="1")
+    capacity = _overlay("c", requirements=ANY, capacity={"example.com/disk": "1"})
+    pool = make_nodepool()
+
+    t, u = overlaid(types, [price, capacity], pool=pool)
+
+    assert marks(types) == {}
+    assert marks([u]) == {labels.CAPACITY_OVERLAY_APPLIED: "true"}
+    assert marks([u, t]) == {
+        labels.PRICE_OVERLAY_APPLIED: "true",
+        labels.CAPACITY_OVERLAY_APPLIED: "true",
+    }
+
+
+# Contradictions.
+
+
+def _refused(*overlays: NodeOverlay, pools: Sequence[NodePool] = ()) -> set[str]:
+    pools = pools or (make_nodepool(),)
+    types = (make_type("t", capacity_types=("spot", "on-demand")), make_type("u"))
+    return set(
+        conflicting(overlays, pools=pools, instance_types={p.metadata.name: types for p in pools})
+    )
+
+
+def test_of_two_equally_heavy_prices_for_one_offering_the_later_name_stays() -> None:
+    assert _refused(
+        _overlay("a", requirements=ANY, price="1"), _overlay("b", requirements=SPOT, price="2")
+    ) == {"a"}
+
+
+def test_another_weight_is_no_contradiction() -> None:
+    assert not _refused(
+        _overlay("a", requirements=ANY, price="1", weight=3),
+        _overlay("b", requirements=ANY, price="2", weight=4),
+    )
+
+
+def test_overlays_about_different_offerings_or_resources_agree() -> None:
+    assert not _refused(
+        _overlay("t", requirements=_requires(labels.INSTANCE_TYPE, "t"), price="1"),
+        _overlay("u", requirements=_requires(labels.INSTANCE_TYPE, "u"), priceAdjustment="+1"),
+        _overlay("c", requirements=ANY, capacity={"example.com/disk": "1"}),
+        _overlay("d", requirements=ANY, capacity={"example.com/key": "1"}),
+    )
+
+
+def test_two_amounts_of_one_resource_contradict_one_another() -> None:
+    assert _refused(
+        _overlay("c", requirements=ANY, capacity={"example.com/disk": "1"}),
+        _overlay("d", requirements=ANY, capacity={"example.com/disk": "2", "example.com/k": "1"}),
+    ) == {"c"}
+
+
+def test_an_overlay_refused_for_one_pool_is_refused_for_all_and_stands_in_nobodys_way() -> None:
+    pools = (make_nodepool("one"), make_nodepool("two"))
+
+    refused = _refused(
+        _overlay("c", requirements=_requires(labels.NODEPOOL, "one"), price="1"),
+        _overlay("b", requirements=ANY, price="2"),
+        _overlay("a", requirements=_requires(labels.NODEPOOL, "two"), price="3"),
+        pools=pools,
+    )
+
+    assert refused == {"b"}

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from controller.apis import labels, quantities
 from controller.apis.meta import to_wire
 from controller.apis.nodepool import NodePool
 from controller.apis.taints import Requirement
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.scheduling.results import NewNode
+from controller.state import overlays
 
 
-def node_claim(pool: NodePool, node: NewNode) -> dict[str, Any]:
-    """Return the NodeClaim's JSON: the pool's template, narrowed to what the pods need."""
+def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> dict[str, Any]:
+    """Return the NodeClaim's JSON: the pool's template, narrowed to what the pods need.
+
+    `types` are those the pool saw: the claim says which overlays its own are under.
+    """
+    named = frozenset(node.instance_types)
+    overlaid = overlays.marks(one for one in types if one.name in named)
     template = pool.spec.template
     class_ref = template.spec.node_class_ref
     own_labels = {
@@ -41,7 +49,7 @@ def node_claim(pool: NodePool, node: NewNode) -> dict[str, Any]:
         "metadata": {
             "generateName": f"{pool.metadata.name}-",
             "labels": own_labels,
-            "annotations": {**_annotations(pool), **node.annotations},
+            "annotations": {**_annotations(pool), **node.annotations, **overlaid},
             "finalizers": [labels.TERMINATION_FINALIZER],
             "ownerReferences": [_owner(pool)],
         },

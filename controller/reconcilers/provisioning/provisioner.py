@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -147,7 +147,7 @@ class Provisioner:
                 "lower-bound": round(results.lower_bound, 4),
             },
         )
-        await self._act(results, {p.key: p for p in pods})
+        await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
 
     def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
         """Return the nodes that are promised to pods that wait, and that others are leaving."""
@@ -179,12 +179,18 @@ class Provisioner:
                 )
         return found
 
-    async def _act(self, results: Results, pods: dict[str, Pod]) -> None:
+    async def _act(
+        self,
+        results: Results,
+        pods: dict[str, Pod],
+        types: Mapping[str, Sequence[InstanceType]],
+    ) -> None:
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
         async def write(node: NewNode) -> None:
             async with writes:
-                await self._create(node, [pods[key] for key in node.pods if key in pods])
+                wanting = [pods[key] for key in node.pods if key in pods]
+                await self._create(node, wanting, types[node.node_pool])
 
         for name, keys in results.existing_nodes.items():
             self._nominate(name, [pods[key] for key in keys if key in pods])
@@ -198,11 +204,13 @@ class Provisioner:
                 raise outcome
         await self._tell(results, pods)
 
-    async def _create(self, node: NewNode, pods: Sequence[Pod]) -> None:
+    async def _create(
+        self, node: NewNode, pods: Sequence[Pod], types: Sequence[InstanceType]
+    ) -> None:
         pool = await self._pool_with_room(node)
         if pool is None:
             return
-        claim = await self.api.create(NODE_CLAIM, node_claim(pool, node))
+        claim = await self.api.create(NODE_CLAIM, node_claim(pool, node, types))
         self.cluster.insert_claim(claim)
         self.metrics.claim_created(claim, "provisioned")
         log.info(

@@ -1,0 +1,84 @@
+"""A cloud whose machines cost and hold what NodeOverlays say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodepool import NodePool
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.provider import Instance
+from controller.manager.assembly import RunningCloud
+from controller.manager.passing import PassingCloud
+from controller.state.cluster import Cluster
+from controller.state.overlays import overlaid
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a pool saw last, and under what."""
+
+    before: Sequence[InstanceType]
+    pool: NodePool
+    overlays: Sequence[NodeOverlay]
+    after: Sequence[InstanceType]
+
+    def holds(
+        self, types: Sequence[InstanceType], pool: NodePool, overlays: Sequence[NodeOverlay]
+    ) -> bool:
+        """Whether it is what the pool sees still."""
+        # Types come as the same object while nothing about them changed, and there are many.
+        return self.before is types and (self.pool, self.overlays) == (pool, overlays)
+
+
+class OverlaidCloud(PassingCloud):
+    """Applies the overlays that are ready, wherever types are looked at for a pool."""
+
+    def __init__(self, cloud: RunningCloud, cluster: Cluster) -> None:
+        super().__init__(cloud)
+        self._cluster = cluster
+        self._seen: dict[str, _Seen] = {}
+
+    async def instance_types(
+        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
+    ) -> Sequence[InstanceType]:
+        """Return every type the class could launch, as the pool sees it."""
+        types = await super().instance_types(node_class, node_pool)
+        return types if node_pool is None else self._corrected(types, node_pool)
+
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
+        """Launch the claim's instance by the prices and capacities of its pool."""
+        pool = self._cluster.get(kinds.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        if types is None and pool is not None:
+            types = await self.instance_types(node_class, pool)
+        return await super().launch(claim, node_class, types)
+
+    def _corrected(self, types: Sequence[InstanceType], pool: NodePool) -> Sequence[InstanceType]:
+        overlays = [o for o in self._cluster.list(kinds.NODE_OVERLAY) if is_in_force(o)]
+        if not overlays:
+            return types
+        seen = self._seen.get(pool.metadata.name)
+        if seen is None or not seen.holds(types, pool, overlays):
+            after = overlaid(types, overlays, pool=pool)
+            seen = self._seen[pool.metadata.name] = _Seen(types, pool, overlays, after)
+        return seen.after
+
+
+def is_in_force(overlay: NodeOverlay) -> bool:
+    """Whether the overlay was found valid, and free of contradictions, as it is now."""
+    ready = conditions.find(overlay.status.conditions, "Ready")
+    return (
+        ready is not None
+        and ready.is_true
+        and ready.observed_generation == overlay.metadata.generation
+        and not overlay.metadata.is_deleting
+    )

@@ -1,0 +1,104 @@
+"""Holds all NodeOverlays against one another and against what there is to buy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import conditions, validation
+from controller.apis.conditions import Condition
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_OVERLAY, NODE_POOL
+from controller.apis.meta import to_wire
+from controller.apis.nodeoverlay import NodeOverlay
+from controller.apiserver.errors import ConflictError, NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.provider import CloudProvider
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import patched
+from controller.state.cluster import Cluster
+from controller.state.overlays import conflicting
+
+ALL = "all"
+"""The one key there is: each overlay is weighed against every other."""
+
+VALIDATION_SUCCEEDED = "ValidationSucceeded"
+PERIOD = timedelta(hours=6)
+UNRESOLVED = timedelta(minutes=1)
+"""How soon to look again when the types of a pool could not be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Writes the conditions of all overlays, when they changed."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    clock: Clock
+
+    async def reconcile(self, _key: str) -> timedelta:
+        """Evaluate every overlay anew."""
+        overlays = self.cluster.list(NODE_OVERLAY)
+        if not overlays:
+            return PERIOD
+        problems = {o.metadata.name: validation.overlay_problems(o) for o in overlays}
+        types, is_complete = await self._instance_types()
+        refused = conflicting(
+            (o for o in overlays if not problems[o.metadata.name]),
+            pools=[p for p in self.cluster.list(NODE_POOL) if p.metadata.name in types],
+            instance_types=types,
+        )
+        for overlay in overlays:
+            after = self._conditions(
+                overlay, problems[overlay.metadata.name], overlay.metadata.name in refused
+            )
+            if conditions.unchanged(overlay.status.conditions, after):
+                continue
+            status = {"status": {"conditions": to_wire(after)}}
+            try:
+                await patched(
+                    self.api, self.cluster, NODE_OVERLAY, overlay, status, subresource="status"
+                )
+            except (ConflictError, NotFoundError):
+                # It changed or went, which may settle a contradiction: all of it once more.
+                return timedelta(0)
+        return PERIOD if is_complete else UNRESOLVED
+
+    async def _instance_types(self) -> tuple[dict[str, tuple[InstanceType, ...]], bool]:
+        """Return the types per pool, and whether those of every pool could be told."""
+        found: dict[str, tuple[InstanceType, ...]] = {}
+        pools = self.cluster.list(NODE_POOL)
+        for pool in pools:
+            name = pool.spec.template.spec.node_class_ref.name
+            node_class = self.cluster.get(EC2_NODE_CLASS, name)
+            if node_class is None:
+                continue
+            try:
+                found[pool.metadata.name] = tuple(await self.cloud.instance_types(node_class, pool))
+            except CloudProviderError:
+                # The pool says in its own conditions what is wrong with it.
+                continue
+        return found, len(found) == len(pools)
+
+    def _conditions(
+        self, overlay: NodeOverlay, problems: list[str], contradicts: bool
+    ) -> list[Condition]:
+        now, generation = self.clock(), overlay.metadata.generation
+        message = "; ".join(problems)
+        if contradicts:
+            message = (
+                "another NodeOverlay of the same weight corrects the same offerings or resources: "
+                "give one of them another spec.weight, or narrow its spec.requirements"
+            )
+        after = conditions.with_condition(
+            overlay.status.conditions,
+            VALIDATION_SUCCEEDED,
+            "False" if message else "True",
+            reason="RuntimeValidation" if problems else "Conflict" if contradicts else "",
+            message=message,
+            generation=generation,
+            now=now,
+        )
+        return conditions.rolled_up(after, (VALIDATION_SUCCEEDED,), generation=generation, now=now)

@@ -1,0 +1,115 @@
+"""Overlays are weighed against one another, and those that stand change what is bought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from controller.apis import conditions, labels
+from controller.apis.kinds import NODE_OVERLAY
+from controller.apis.nodeoverlay import NodeOverlay
+from controller.manager.overlaying import OverlaidCloud
+from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
+from tests.manager.test_assembly import LivingCloud
+from tests.reconcilers.world import World, make_class, make_pool
+
+
+def make_overlay(name: str, **spec: Any) -> NodeOverlay:
+    found = {"metadata": {"name": name, "generation": 1}, "spec": {"requirements": [], **spec}}
+    return msgspec.convert(found, NodeOverlay)
+
+
+def make_world(*overlays: NodeOverlay) -> World:
+    world = World(NODE_OVERLAY)
+    world.seed(make_class(), make_pool(), *overlays)
+    return world
+
+
+def evaluation(world: World) -> Evaluation:
+    return Evaluation(world.api, world.cloud, world.cluster, world.clock)
+
+
+def status(world: World, name: str) -> dict[str, tuple[str, str]]:
+    overlay = world.api.find(NODE_OVERLAY, name)
+    assert overlay is not None
+    return {c.type: (c.status, c.reason) for c in overlay.status.conditions}
+
+
+async def test_an_overlay_that_nothing_contradicts_is_ready() -> None:
+    world = make_world(make_overlay("one", price="1"))
+
+    pause = await evaluation(world).reconcile(ALL)
+
+    assert pause == PERIOD
+    assert status(world, "one") == {
+        "ValidationSucceeded": ("True", "ValidationSucceeded"),
+        "Ready": ("True", "Ready"),
+    }
+
+
+async def test_the_later_of_two_that_contradict_one_another_says_so_until_the_other_goes() -> None:
+    world = make_world(make_overlay("a", price="1"), make_overlay("b", price="2"))
+
+    await evaluation(world).reconcile(ALL)
+
+    assert status(world, "b")["Ready"][0] == "True"
+    assert status(world, "a")["ValidationSucceeded"] == ("False", "Conflict")
+    assert status(world, "a")["Ready"][0] == "False"
+
+    await world.api.delete(NODE_OVERLAY, "b")
+    world.see()
+    await evaluation(world).reconcile(ALL)
+
+    assert status(world, "a")["Ready"][0] == "True"
+
+
+async def test_an_overlay_that_cannot_be_read_says_what_is_wrong_and_contradicts_nothing() -> None:
+    kept = {"key": labels.HOSTNAME, "operator": "Exists"}
+    bad = make_overlay("b", requirements=[kept], price="1")
+    world = make_world(make_overlay("a", price="1"), bad)
+
+    await evaluation(world).reconcile(ALL)
+
+    overlay = world.api.find(NODE_OVERLAY, "b")
+    assert overlay is not None
+    told = conditions.find(overlay.status.conditions, "ValidationSucceeded")
+    assert told is not None
+    assert (told.status, told.reason) == ("False", "RuntimeValidation")
+    assert labels.HOSTNAME in told.message
+    assert status(world, "a")["Ready"][0] == "True"
+
+
+async def test_a_pool_whose_types_cannot_be_told_is_left_out_and_looked_at_again_soon() -> None:
+    world = World(NODE_OVERLAY)
+    world.seed(make_pool(), make_overlay("one", price="1"))
+
+    assert await evaluation(world).reconcile(ALL) == UNRESOLVED
+    assert status(world, "one")["Ready"][0] == "True"
+
+
+async def test_prices_and_capacities_reach_whoever_looks_at_types_for_a_pool() -> None:
+    world = make_world(
+        make_overlay("price", price="7"),
+        make_overlay("disk", capacity={"example.com/disk": "2"}),
+        make_overlay("z-later", price="8", weight=9),
+    )
+    later = world.api.find(NODE_OVERLAY, "z-later")
+    assert later is not None
+    cloud = OverlaidCloud(LivingCloud(clock=world.clock), world.cluster)
+
+    before = await cloud.instance_types(make_class(), make_pool())
+    await evaluation(world).reconcile(ALL)
+    after = await cloud.instance_types(make_class(), make_pool())
+    # Its owner changes it: until it has been evaluated anew, it does not count.
+    changed = msgspec.structs.replace(later.metadata, generation=2, resource_version="")
+    now = world.api.find(NODE_OVERLAY, "z-later")
+    assert now is not None
+    world.seed(msgspec.structs.replace(now, metadata=changed))
+    unsure = await cloud.instance_types(make_class(), make_pool())
+
+    assert not any(o.price_overlaid for t in before for o in t.offerings)
+    assert {o.price for t in after for o in t.offerings} == {8}
+    assert all(t.allocatable["example.com/disk"] == 2000 for t in after)
+    assert {o.price for t in unsure for o in t.offerings} == {7}
+    assert all(not t.capacity_overlaid for t in await cloud.instance_types(make_class()))
