@@ -36,7 +36,6 @@ from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster
-from controller.state.pods import is_provisionable
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -173,7 +172,7 @@ class Assembly:
             self._batcher.nudge(pod.metadata.uid)
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        if after is not None and is_provisionable(after):
+        if after is not None and self._cluster.begins_to_wait(before, after):
             self._batcher.nudge(after.metadata.uid)
         if node_name := node_concerned(before, after):
             self._pod_events.nudge(node_name)

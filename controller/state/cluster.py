@@ -26,12 +26,12 @@ from controller.constraints.selectors import selects
 from controller.state.nodes import StateNode
 from controller.state.pods import (
     forbids_disruption,
-    is_provisionable,
     is_reschedulable,
     is_terminal,
 )
 from controller.state.sharing import Replicas
 from controller.state.snapshot import Snapshot
+from controller.state.waiting import Waiting
 
 MIRRORED: tuple[Kind[Any], ...] = (
     kinds.POD,
@@ -92,7 +92,7 @@ class Cluster:
         self._ended: dict[str, None] = {}
         self._replicas = Replicas()
         self._pods_by_node: dict[str, dict[str, Pod]] = {}
-        self._pending: dict[str, Pod] = {}
+        self._waiting = Waiting()
         self._nodes_by_provider_id: dict[str, dict[str, Node]] = {}
         self._claims_by_provider_id: dict[str, dict[str, NodeClaim]] = {}
         self._marked: set[str] = set()
@@ -196,7 +196,11 @@ class Cluster:
 
     def pending_pods(self) -> tuple[Pod, ...]:
         """Return the pods that wait for a node somebody has to make, by name."""
-        return tuple(self._pending[key] for key in sorted(self._pending))
+        return self._waiting.all()
+
+    def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
+        """Whether a change that has been taken in makes a pod wait for a node."""
+        return self._waiting.is_news(before, after)
 
     def reschedulable_pods(self, now: datetime) -> tuple[Pod, ...]:
         """Return the pods on machines on their way out that will need another, by name.
@@ -348,8 +352,8 @@ class Cluster:
         if kind == kinds.POD:
             if value.spec.node_name:
                 self._pods_by_node.setdefault(value.spec.node_name, {})[key] = value
-            elif is_provisionable(value):
-                self._pending[key] = value
+            else:
+                self._waiting.put(value)
         elif kind == kinds.NODE:
             _put(self._nodes_by_provider_id, value.spec.provider_id, key, value)
         elif kind == kinds.NODE_CLAIM:
@@ -358,7 +362,7 @@ class Cluster:
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
         if kind == kinds.POD:
             _drop(self._pods_by_node, value.spec.node_name, key)
-            self._pending.pop(key, None)
+            self._waiting.drop(value)
         elif kind == kinds.NODE:
             _drop(self._nodes_by_provider_id, value.spec.provider_id, key)
         elif kind == kinds.NODE_CLAIM:

@@ -50,6 +50,15 @@ def is_provisionable(pod: Pod) -> bool:
     return not is_daemon(pod) and not is_owned_by(pod, "v1", "Node")
 
 
+def is_untried(pod: Pod) -> bool:
+    """Whether the scheduler has not had its say about the pod yet."""
+    if pod.spec.node_name or is_terminal(pod) or pod.metadata.is_deleting:
+        return False
+    if is_daemon(pod) or is_static(pod):
+        return False
+    return conditions.find(pod.status.conditions, "PodScheduled") is None
+
+
 def is_reschedulable(pod: Pod) -> bool:
     """Whether the pod will need another node when its own goes.
 
