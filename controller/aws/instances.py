@@ -92,6 +92,7 @@ def described(d: Mapping[str, Any]) -> Described:
             image_id=d.get("ImageId", ""),
             launched_at=d.get("LaunchTime"),
             deleting=d["State"]["Name"] in _ENDING,
+            hostname=d.get("PrivateDnsName", ""),
             labels={name: value for name, value in known.items() if value},
             tags=tags,
         ),

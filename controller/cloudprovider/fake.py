@@ -401,6 +401,7 @@ class FakeCloud:
             capacity_type=offering.capacity_type,
             image_id="ami-1",
             launched_at=self.clock(),
+            hostname=f"node-of-{claim.metadata.name}",
             labels={**node_labels(kind, offering), **{k: v for k, v in own.items() if v}},
             tags={**own, labels.TAG_NODECLAIM: claim.metadata.name},
             capacity=_quantities(kind.capacity),

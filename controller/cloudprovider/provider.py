@@ -24,7 +24,8 @@ class Instance:
 
     `capacity` and `allocatable` are Kubernetes quantities by resource name, known
     right after a launch and empty in listings. `deleting` is True from the moment
-    the cloud is shutting it down.
+    the cloud is shutting it down. `hostname` is the name that its node will join by,
+    where the cloud tells.
     """
 
     provider_id: str
@@ -34,6 +35,7 @@ class Instance:
     image_id: str = ""
     launched_at: datetime | None = None
     deleting: bool = False
+    hostname: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)

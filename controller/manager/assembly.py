@@ -90,7 +90,7 @@ class Assembly:
             max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
         )  # fmt: skip
         finalization = Finalization(api, cloud, cluster, metrics, clock)
-        nomination = Nomination(api, cluster, provisioner.plan)
+        nomination = Nomination(api, cloud, cluster, provisioner.plan)
         lifecycle = Lifecycle(
             api, cloud, cluster, recorder, metrics, clock, finalization, nomination
         )

@@ -13,7 +13,7 @@ from controller.apis.taints import Taint
 from controller.cloudprovider.errors import CreateError
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from tests.reconcilers.world import CLASS, World, make_class, register_at_once
+from tests.reconcilers.world import CLASS, Unprepared, World, make_class
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def lifecycle(world: World) -> Lifecycle:
         world.metrics,
         world.clock,
         finalization,
-        before_registration=register_at_once,
+        preparation=Unprepared(),
     )
 
 

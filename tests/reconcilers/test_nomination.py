@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -12,6 +13,7 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod, TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
+from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.provisioning.batching import Batcher
@@ -26,7 +28,7 @@ class Life(Scenario):
     def __init__(self) -> None:
         super().__init__()
         world = self.world
-        self.nomination = Nomination(world.api, world.cluster, self.provisioner.plan)
+        self.nomination = Nomination(world.api, world.cloud, world.cluster, self.provisioner.plan)
         self.nominated_before: list[bool] = []
         parts = (world.api, world.cloud, world.cluster)
         self.lifecycle = Lifecycle(
@@ -35,22 +37,30 @@ class Life(Scenario):
             world.metrics,
             world.clock,
             Finalization(*parts, world.metrics, world.clock),
-            self._before_registration,
+            self,
         )
         world.seed(make_class(), make_pool())
 
-    async def _before_registration(self, claim: NodeClaim, node: Node) -> None:
-        await self.nomination(claim, node)
+    async def awaited(self, claim: NodeClaim) -> None:
+        await self.nomination.awaited(claim)
+
+    async def joined(self, claim: NodeClaim, node: Node) -> None:
+        await self.nomination.joined(claim, node)
         now = self.world.node(node.metadata.name)
         assert now is not None
         keys = [taint.key for taint in now.spec.taints]
         self.nominated_before.append(labels.UNREGISTERED_TAINT in keys)
 
-    async def join(self) -> str:
-        """Launch the one claim there is and let its node join; returns the node's name."""
+    async def launch(self) -> NodeClaim:
+        """Launch the one claim there is."""
         (claim,) = self.world.claims()
         await self.lifecycle.reconcile(claim.metadata.name)
         (claim,) = self.world.claims()
+        return claim
+
+    async def join(self) -> str:
+        """Launch the one claim there is and let its node join; returns the node's name."""
+        claim = await self.launch()
         node = self.world.join(claim)
         await self.lifecycle.reconcile(claim.metadata.name)
         self.world.see()
@@ -80,6 +90,41 @@ async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(life: Li
 
     assert life.pod("web").status.nominated_node_name == node
     assert life.nominated_before == [True]
+
+
+async def test_pods_are_nominated_as_soon_as_the_cloud_has_named_their_machine(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+
+    claim = await life.launch()
+
+    machine = life.world.cloud.machines[claim.status.provider_id]
+    assert life.pod("web").status.nominated_node_name == machine.hostname
+
+
+async def test_a_node_that_joins_by_another_name_has_its_pods_told_again(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    claim = await life.launch()
+    machines = life.world.cloud.machines
+    machines[claim.status.provider_id] = replace(
+        machines[claim.status.provider_id], hostname="by-another-name"
+    )
+    life.world.seed(nominated(life.pod("web"), "by-another-name"))
+
+    node = await life.join()
+
+    assert life.pod("web").status.nominated_node_name == node
+
+
+async def test_a_cloud_that_tells_no_name_yet_holds_nothing_up(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    life.world.cloud.fail("get", CloudProviderError("not yet"))
+
+    node = await life.join()
+
+    assert life.pod("web").status.nominated_node_name == node
 
 
 async def test_pods_that_must_spread_are_not_nominated_lest_each_node_look_too_full(

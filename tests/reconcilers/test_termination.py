@@ -19,7 +19,7 @@ from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
-from tests.reconcilers.world import CLASS, World, make_class, make_running_pod, register_at_once
+from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_running_pod
 
 NODE = "node-of-claim"
 
@@ -36,7 +36,7 @@ class Scenario:
             world.metrics,
             world.clock,
             Finalization(*parts, world.metrics, world.clock),
-            before_registration=register_at_once,
+            preparation=Unprepared(),
         )
         self.terminator = Terminator(
             *parts,

@@ -107,8 +107,14 @@ class World:
         return [e.message for e in self.api.objects(kinds.EVENT) if e.reason == reason]
 
 
-async def register_at_once(claim: NodeClaim, node: Node) -> None:
-    """Do nothing before a node lets pods in."""
+class Unprepared:
+    """Does nothing before a node lets pods in."""
+
+    async def awaited(self, claim: NodeClaim) -> None:
+        """Do nothing."""
+
+    async def joined(self, claim: NodeClaim, node: Node) -> None:
+        """Do nothing."""
 
 
 def make_class(name: str = "default") -> EC2NodeClass:

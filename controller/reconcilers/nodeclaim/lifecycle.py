@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from controller.apis import conditions, labels
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM
@@ -38,6 +38,16 @@ MESSAGE_LIMIT = 300
 log = logging.getLogger(__name__)
 
 
+class Preparation(Protocol):
+    """What is done for a node that does not take pods in yet."""
+
+    async def awaited(self, claim: NodeClaim) -> None:
+        """Prepare while the instance starts."""
+
+    async def joined(self, claim: NodeClaim, node: Node) -> None:
+        """Prepare once there is a node; it takes pods in afterwards."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
     """Moves one claim as far as it can go now; every step is safe to repeat."""
@@ -49,8 +59,7 @@ class Lifecycle:
     metrics: Metrics
     clock: Clock
     finalization: Finalization
-    before_registration: Callable[[NodeClaim, Node], Awaitable[None]]
-    """Done while the node does not take pods in yet."""
+    preparation: Preparation
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Take the claim's next steps; returns when to look again, None to wait for an event."""
@@ -157,6 +166,7 @@ class Lifecycle:
                 message=f"{len(nodes)} nodes carry the provider ID {claim.status.provider_id}",
             )
         if not nodes:
+            await self.preparation.awaited(claim)
             return await self._with_condition(
                 claim,
                 REGISTERED,
@@ -164,7 +174,7 @@ class Lifecycle:
                 reason="NodeNotFound",
                 message="Node not registered with cluster",
             )
-        await self.before_registration(claim, nodes[0])
+        await self.preparation.joined(claim, nodes[0])
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
         node = await registration.register(self.api, claim, node)
         self.cluster.observe(NODE, node)

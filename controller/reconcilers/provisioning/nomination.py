@@ -22,6 +22,8 @@ from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, InvalidError, NotFoundError
 from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.provisioning.plan import Plan
 from controller.state.cluster import Cluster
 
@@ -35,16 +37,35 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Nomination:
-    """Writes the plan for a node onto its pods, once the node has a name."""
+    """Writes the plan for a node onto its pods, as soon as its name is known.
+
+    EC2 names a machine when it launches it, long before it joins: by the time it does, the
+    writing is done. A node that joins by another name has its pods told once more.
+    """
 
     api: ApiServer
+    cloud: CloudProvider
     cluster: Cluster
     plan: Plan
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
-    async def __call__(self, claim: NodeClaim, node: Node) -> None:
+    async def awaited(self, claim: NodeClaim) -> None:
+        """Nominate the node that a claim's instance will be, if the cloud tells its name."""
+        if not self.plan.expected_on(claim.metadata.name):
+            return
+        try:
+            instance = await self.cloud.get(claim.status.provider_id)
+        except CloudProviderError as error:
+            log.debug("nominating early: %s", error, extra={"NodeClaim": claim.metadata.name})
+            return
+        if instance.hostname:
+            await self._nominate(claim, instance.hostname)
+
+    async def joined(self, claim: NodeClaim, node: Node) -> None:
         """Nominate a node for the pods it was made for; without it they still find a place."""
-        name = node.metadata.name
+        await self._nominate(claim, node.metadata.name)
+
+    async def _nominate(self, claim: NodeClaim, name: str) -> None:
         expected = self.plan.expected_on(name, claim.metadata.name)
         if not expected:
             return
