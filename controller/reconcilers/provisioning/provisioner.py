@@ -187,10 +187,12 @@ class Provisioner:
     ) -> None:
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
-        async def write(node: NewNode) -> None:
+        async def write(node: NewNode) -> NodeClaim | None:
             async with writes:
-                wanting = [pods[key] for key in node.pods if key in pods]
-                await self._create(node, wanting, types[node.node_pool])
+                return await self._create(node, of(node), types[node.node_pool])
+
+        def of(node: NewNode) -> list[Pod]:
+            return [pods[key] for key in node.pods if key in pods]
 
         for name, keys in results.existing_nodes.items():
             self._nominate(name, [pods[key] for key in keys if key in pods])
@@ -202,14 +204,18 @@ class Provisioner:
                 log.error("creating nodeclaim: %s", outcome, extra={"NodePool": node.node_pool})
             elif isinstance(outcome, BaseException):
                 raise outcome
+        # Told once all is bought: hundreds of events must not stand in the way of a launch.
+        for node, outcome in zip(results.new_nodes, outcomes, strict=True):
+            if isinstance(outcome, NodeClaim):
+                await asyncio.gather(*(self._nominated(pod, outcome) for pod in of(node)))
         await self._tell(results, pods)
 
     async def _create(
         self, node: NewNode, pods: Sequence[Pod], types: Sequence[InstanceType]
-    ) -> None:
+    ) -> NodeClaim | None:
         pool = await self._pool_with_room(node)
         if pool is None:
-            return
+            return None
         claim = await self.api.create(NODE_CLAIM, node_claim(pool, node, types))
         self.cluster.insert_claim(claim)
         self.metrics.claim_created(claim, "provisioned")
@@ -224,7 +230,7 @@ class Provisioner:
             },
         )
         self._nominate(claim.metadata.name, pods)
-        await asyncio.gather(*(self._nominated(pod, claim) for pod in pods))
+        return claim
 
     async def _pool_with_room(self, node: NewNode) -> NodePool | None:
         """Return the pool, unless it went or its use has passed a limit meanwhile."""
