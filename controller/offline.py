@@ -23,6 +23,7 @@ from rich.table import Table
 
 from controller.scheduling import encoding, reporter
 from controller.scheduling.answers import answer
+from controller.scheduling.buffers import Fill, apart
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
@@ -40,6 +41,7 @@ class Solved:
     world: worlds.World
     catalog: encoding.Catalog
     results: Results
+    fills: Mapping[str, Fill]
     seconds: tuple[float, ...]
     seconds_from_nothing: float
 
@@ -73,7 +75,7 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0) -> Solved:
     for _ in range(repeat):
         start = time.perf_counter()
         results = schedule(
-            world.pods,
+            [*world.pods, *world.buffer_pods],
             snapshot=world.snapshot,
             settings=settings,
             catalog=catalog,
@@ -82,7 +84,8 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0) -> Solved:
         times.append(time.perf_counter() - start)
         if len(times) == 1:
             from_nothing = time.perf_counter() - began
-    return Solved(world, catalog, results, tuple(times), from_nothing)
+    real, fills = apart(results, world.buffer_pods)
+    return Solved(world, catalog, real, fills, tuple(times), from_nothing)
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -134,13 +137,13 @@ def _print_solved(chosen: argparse.Namespace) -> int:
     found = solved(chosen.world, repeat=chosen.repeat, seconds=chosen.time_limit)
     seconds = statistics.median(found.seconds)
     if chosen.output == "json":
-        written = answer(found.results, seconds=seconds)
+        written = answer(found.results, seconds=seconds, fills=found.fills)
         written["secondsFromNothing"] = found.seconds_from_nothing
         written["repetitions"] = list(found.seconds)
         sys.stdout.write(json.dumps(written) + "\n")
         return 0
     console = Console()
-    for table in reporter.tables(found.results):
+    for table in reporter.tables(found.results, found.fills):
         console.print(_drawn(table))
     console.print(f"{reporter.summary(found.results)}; solved in {seconds:.3f} s", highlight=False)
     return 0

@@ -10,6 +10,10 @@ ACTIVE_CAPACITY = "buffer.x-k8s.io/active-capacity"
 """The strategy that keeps real nodes ready."""
 
 
+READY_FOR_PROVISIONING = "ReadyForProvisioning"
+PROVISIONING = "Provisioning"
+
+
 class LocalReference(Wire):
     """Points at an object of the same namespace."""
 
@@ -27,8 +31,8 @@ class ScalableReference(Wire):
 class CapacityBufferSpec(Wire):
     """How many pods of which shape there must always be room for.
 
-    `percentage` is of the scalable's present replicas, rounded up; with both it and
-    `replicas` the smaller counts; `limits` cap the sum of requests.
+    `percentage` is of the scalable's replicas, rounded up; with both it and `replicas` the
+    larger counts; `limits` cap the sum of requests, and say how many where nothing else does.
     """
 
     provisioning_strategy: str = ACTIVE_CAPACITY

@@ -62,6 +62,10 @@ PERSISTENT_VOLUME_CLAIM = Kind(
 )
 LIMIT_RANGE = Kind("v1", "LimitRange", "limitranges", True, workloads.LimitRange)
 DAEMON_SET = Kind("apps/v1", "DaemonSet", "daemonsets", True, workloads.DaemonSet)
+POD_TEMPLATE = Kind("v1", "PodTemplate", "podtemplates", True, workloads.PodTemplate)
+DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", True, workloads.Deployment)
+REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets", True, workloads.ReplicaSet)
+STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets", True, workloads.StatefulSet)
 POD_DISRUPTION_BUDGET = Kind(
     "policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True, workloads.PodDisruptionBudget
 )

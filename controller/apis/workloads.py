@@ -30,6 +30,40 @@ class DaemonSet(Wire):
     spec: DaemonSetSpec = DaemonSetSpec()
 
 
+class PodTemplate(Wire):
+    """A PodTemplate."""
+
+    metadata: ObjectMeta
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class ScalableSpec(Wire):
+    """How many pods of which mould there should be; no number is one."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class Scalable(Wire):
+    """A workload of so many equal pods."""
+
+    metadata: ObjectMeta
+    spec: ScalableSpec = ScalableSpec()
+
+
+class Deployment(Scalable):
+    """A Deployment."""
+
+
+class ReplicaSet(Scalable):
+    """A ReplicaSet."""
+
+
+class StatefulSet(Scalable):
+    """A StatefulSet."""
+
+
 class PodDisruptionBudgetSpec(Wire):
     """Which pods are protected."""
 

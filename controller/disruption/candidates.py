@@ -49,7 +49,7 @@ def found(
         if obstacle is not None:
             blocked[state.name] = obstacle
             continue
-        admitted.append(Candidate(state.node, state.claim, pool, pods))
+        admitted.append(Candidate(state.node, state.claim, pool, pods, buffered=state.buffered))
     return Candidates(tuple(admitted), blocked)
 
 

@@ -26,13 +26,17 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that may be disrupted: managed, initialized, and free of whatever forbids it."""
+    """A node that may be disrupted: managed, initialized, and free of whatever forbids it.
+
+    A `buffered` one keeps room free for a capacity buffer.
+    """
 
     node: Node
     claim: NodeClaim
     node_pool: NodePool
     pods: tuple[Pod, ...]
     price: float = 0.0
+    buffered: bool = False
 
     @property
     def name(self) -> str:

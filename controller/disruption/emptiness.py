@@ -17,10 +17,13 @@ def should_disrupt(candidate: Candidate) -> bool:
     """Whether the node has been empty for as long as its pool asks.
 
     Karpenter also calls a node empty whose pods all have a negative deletion cost; we
-    do not: a node with pods that need another home is never empty.
+    do not: a node with pods that need another home is never empty. Nor is one that keeps
+    room for a buffer, which would be made anew at once.
     """
-    return conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE) and not any(
-        is_reschedulable(pod) for pod in candidate.pods
+    return (
+        conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
+        and not candidate.buffered
+        and not any(is_reschedulable(pod) for pod in candidate.pods)
     )
 
 

@@ -18,6 +18,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.manager.loops import Loop, Reconciler, Rounds, Singleton
 from controller.options import Options
+from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.interruption.listener import Listener
@@ -35,7 +36,7 @@ from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
-from controller.state.cluster import Cluster
+from controller.state.cluster import Cluster, key_of
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -104,12 +105,15 @@ class Assembly:
         self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
         self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
         self._nodes = loop("node.termination", terminator, MANY)
-        # Nobody runs it where overlays are switched off, and then nobody hears its nudges.
+        # Nobody runs these where they are switched off, and then nobody hears their nudges.
+        gates = options.feature_gates
         self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), 1)
+        self._buffers = loop("capacitybuffer", Resolution(api, cluster, clock))
         self._loops = (
             self._pools, self._classes, self._claims, self._consolidatable, self._expiration,
             self._pod_events, self._nodes,
-            *((self._overlays,) if options.feature_gates.node_overlay else ()),
+            *((self._overlays,) if gates.node_overlay else ()),
+            *((self._buffers,) if gates.capacity_buffer else ()),
         )  # fmt: skip
         self._singletons = [
             singleton("provisioner", provisioner),
@@ -154,6 +158,8 @@ class Assembly:
             kinds.EC2_NODE_CLASS: self._class_changed,
             kinds.VOLUME_ATTACHMENT: self._attachment_changed,
             kinds.NODE_OVERLAY: self._overlay_changed,
+            kinds.CAPACITY_BUFFER: self._buffer_changed,
+            kinds.POD_TEMPLATE: self._template_changed,
         }
         if kind in concerned:
             concerned[kind](before, after)
@@ -168,6 +174,8 @@ class Assembly:
         for node in self._cluster.list(kinds.NODE):
             self._nodes.nudge(node.metadata.name)
         self._overlays.nudge(ALL)
+        for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
+            self._buffers.nudge(key_of(buffer))
         for pod in self._cluster.pending_pods():
             self._batcher.nudge(pod.metadata.uid)
 
@@ -236,6 +244,22 @@ class Assembly:
             self._overlays.nudge(ALL)
         # Whether it is in force stands in its conditions: prices may be others now.
         self._batcher.nudge(overlay.metadata.uid)
+
+    def _buffer_changed(self, before: Any, after: Any) -> None:
+        buffer = after or before
+        if before is None or after is None or not _is_same_wish(before, after):
+            self._buffers.nudge(key_of(buffer))
+        # Its status says for how many pods there must be room now.
+        self._batcher.nudge(buffer.metadata.uid)
+
+    def _template_changed(self, before: Any, after: Any) -> None:
+        template = (after or before).metadata
+        for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
+            reference = buffer.spec.pod_template_ref
+            if buffer.metadata.namespace == template.namespace and (
+                reference is not None and reference.name == template.name
+            ):
+                self._buffers.nudge(key_of(buffer))
 
     def _attachment_changed(self, before: Any, after: Any) -> None:
         self._nodes.nudge((after or before).spec.node_name)

@@ -25,6 +25,7 @@ WATCHED_BY_KOPF: tuple[Kind[Any], ...] = (
     kinds.NODE_CLAIM,
     kinds.EC2_NODE_CLASS,
     kinds.NODE_OVERLAY,
+    kinds.CAPACITY_BUFFER,
 )
 
 RECHECK_SECONDS = 60.0
@@ -36,7 +37,11 @@ log = logging.getLogger(__name__)
 def followed(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds to mirror: those always needed, and those of the features switched on."""
     gates = options.feature_gates
-    return (*MIRRORED, *((kinds.NODE_OVERLAY,) if gates.node_overlay else ()))
+    return (
+        *MIRRORED,
+        *((kinds.NODE_OVERLAY,) if gates.node_overlay else ()),
+        *((kinds.CAPACITY_BUFFER, kinds.POD_TEMPLATE) if gates.capacity_buffer else ()),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ async def patched(
         kind,
         value.metadata.name,
         patch,
+        namespace=value.metadata.namespace,
         subresource=subresource,
         resource_version=value.metadata.resource_version,
     )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from controller.apis.meta import to_wire
+from controller.scheduling.buffers import Fill
 from controller.scheduling.results import NewNode, Results
 
 
-def answer(results: Results, *, seconds: float = 0.0) -> dict[str, Any]:
-    """Return the answer; `seconds` is how long the solve took, as its caller measured."""
+def answer(
+    results: Results, *, seconds: float = 0.0, fills: Mapping[str, Fill] | None = None
+) -> dict[str, Any]:
+    """Return the answer; `seconds` is how long the solve took, as its caller measured.
+
+    `fills` tells how far the room of capacity buffers is there, by buffer, if there are any.
+    """
+    buffers = {name: asdict(fill) for name, fill in (fills or {}).items()}
     return {
         "newNodes": [_node(node) for node in results.new_nodes],
         "existingNodes": {name: list(pods) for name, pods in results.existing_nodes.items()},
@@ -17,6 +26,7 @@ def answer(results: Results, *, seconds: float = 0.0) -> dict[str, Any]:
         "cost": results.cost,
         "lowerBound": results.lower_bound,
         "seconds": seconds,
+        **({"capacityBuffers": buffers} if buffers else {}),
     }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.apis import labels
 from controller.apis.pods import Pod
 from controller.apis.quantities import written
 from controller.constraints.requirements import read
+from controller.scheduling.buffers import Fill
 from controller.scheduling.causes import causes, text
 from controller.scheduling.encoding import Catalog
 from controller.scheduling.preferences import first_demand
@@ -50,9 +52,9 @@ def summary(results: Results) -> str:
     return sentence
 
 
-def tables(results: Results) -> tuple[Table, ...]:
-    """Return the answer as tables: new nodes, nodes that exist, pods left out. Empty ones
-    are left out.
+def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[Table, ...]:
+    """Return the answer as tables: new nodes, nodes that exist, pods left out, buffers. Empty
+    ones are left out.
     """
     equal = Counter(_looks(node) for node in results.new_nodes)
     found = (
@@ -72,6 +74,14 @@ def tables(results: Results) -> tuple[Table, ...]:
             tuple(
                 (str(count), "; ".join(why))
                 for why, count in Counter(results.unschedulable.values()).most_common()
+            ),
+        ),
+        Table(
+            "Room for pods yet to come",
+            ("buffer", "on nodes that exist", "on new nodes", "nowhere"),
+            tuple(
+                (name, str(fill.existing), str(fill.new), str(fill.nowhere))
+                for name, fill in (fills or {}).items()
             ),
         ),
     )

@@ -42,6 +42,7 @@ from controller.scheduling.spread import Option, Rules, assign, record
 from controller.scheduling.topology import Group, Groups, Kind, count_running, domain_of
 from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
+from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
 from controller.state.snapshot import Snapshot
 
 NEW_NODE = "a new node"
@@ -152,12 +153,19 @@ class Solve:
 
     def run(self) -> Results:
         """Answer."""
-        waiting = [self._wish(shape, demand, shape.keys) for shape, demand in self._demands]
-        while waiting:
+        wishes = [self._wish(shape, demand, shape.keys) for shape, demand in self._demands]
+        waiting = [wish for wish in wishes if wish.shape.priority > BUFFER_PRIORITY]
+        buffered = [wish for wish in wishes if wish.shape.priority <= BUFFER_PRIORITY]
+        while waiting or buffered:
             portions: list[Portion] = []
             failed: list[Wish] = []
             for wish in sorted(waiting, key=lambda one: one.follows):
                 self._place(wish, portions, failed)
+            if not failed:
+                # Room for pods yet to come is what those that are here leave.
+                for wish in buffered:
+                    self._place(wish, portions, failed)
+                buffered = []
             for batch in self._batches(portions):
                 failed.extend(self._pack(batch))
             waiting = [again for wish in failed for again in self._second_thoughts(wish)]

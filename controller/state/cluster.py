@@ -11,7 +11,7 @@ while launches are under way, and no note is kept of which pod a claim was made 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
@@ -97,6 +97,8 @@ class Cluster:
         self._claims_by_provider_id: dict[str, dict[str, NodeClaim]] = {}
         self._marked: set[str] = set()
         self._nominated: dict[str, datetime] = {}
+        self._buffer_pods: dict[str, tuple[Pod, ...]] = {}
+        self._buffered: frozenset[str] = frozenset()
 
     def tell(self, listener: Listener) -> None:
         """Tell `listener` of every change from now on, whoever brought it.
@@ -163,6 +165,14 @@ class Cluster:
         """Keep disruption off a machine, named by node or by claim: pods are on their way to it."""
         self._nominated[name] = max(until, self._nominated.get(name, until))
 
+    def expect_in_buffer(self, name: str, pods: Sequence[Pod]) -> None:
+        """Take in the pods that stand for a buffer's room; it is named `namespace/name`."""
+        self._buffer_pods[name] = tuple(pods)
+
+    def keep_for_buffers(self, names: Iterable[str]) -> None:
+        """Note the machines, named by node or by claim, on which buffers have their room."""
+        self._buffered = frozenset(names)
+
     # What is known.
 
     @property
@@ -201,6 +211,10 @@ class Cluster:
     def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a change that has been taken in makes a pod wait for a node."""
         return self._waiting.is_news(before, after)
+
+    def buffer_pods(self) -> tuple[Pod, ...]:
+        """Return the pods that stand for the room of buffers, by buffer."""
+        return tuple(pod for name in sorted(self._buffer_pods) for pod in self._buffer_pods[name])
 
     def reschedulable_pods(self, now: datetime) -> tuple[Pod, ...]:
         """Return the pods on machines on their way out that will need another, by name.
@@ -253,9 +267,7 @@ class Cluster:
     def state_nodes(self, now: datetime) -> tuple[StateNode, ...]:
         """Return every machine: claims in flight, joined nodes and unmanaged nodes, by name."""
         self._nominated = {name: until for name, until in self._nominated.items() if until > now}
-        return tuple(
-            sorted(self._machines(self._nominated, self._marked), key=lambda machine: machine.name)
-        )
+        return tuple(sorted(self._machines(), key=lambda machine: machine.name))
 
     def snapshot(
         self,
@@ -296,9 +308,7 @@ class Cluster:
         claims: Mapping[str, NodeClaim] = self._objects[kinds.NODE_CLAIM]
         return claims.values()
 
-    def _machines(
-        self, nominated: Mapping[str, datetime], marked: Collection[str]
-    ) -> Iterator[StateNode]:
+    def _machines(self) -> Iterator[StateNode]:
         joined: set[str] = set()
         for claim in self._all_claims():
             node = self.node_of(claim)
@@ -306,10 +316,20 @@ class Cluster:
                 if node.metadata.name in joined:
                     continue
                 joined.add(node.metadata.name)
-            yield _state_node(node, claim, nominated, marked)
+            yield self._state_node(node, claim)
         for name, node in self._objects[kinds.NODE].items():
             if name not in joined:
-                yield _state_node(node, None, nominated, marked)
+                yield self._state_node(node, None)
+
+    def _state_node(self, node: Node | None, claim: NodeClaim | None) -> StateNode:
+        parts = [part.metadata for part in (node, claim) if part is not None]
+        return StateNode(
+            node=node,
+            claim=claim,
+            deleting=any(part.is_deleting or part.name in self._marked for part in parts),
+            nominated=any(part.name in self._nominated for part in parts),
+            buffered=any(part.name in self._buffered for part in parts),
+        )
 
     def _may_be_evicted(self, pod: Pod) -> bool:
         budgets = [
@@ -342,6 +362,8 @@ class Cluster:
         if kind in (kinds.NODE, kinds.NODE_CLAIM):
             self._marked.discard(key)
             self._nominated.pop(key, None)
+        elif kind == kinds.CAPACITY_BUFFER:
+            self._buffer_pods.pop(key, None)
         self._tell(kind, value, None)
 
     def _tell(self, kind: Kind[Any], before: Any, after: Any) -> None:
@@ -373,21 +395,6 @@ def key_of(value: KubernetesObject) -> str:
     """Return `namespace/name`, or the name of a cluster-wide object."""
     metadata = value.metadata
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
-
-
-def _state_node(
-    node: Node | None,
-    claim: NodeClaim | None,
-    nominated: Collection[str],
-    marked: Collection[str],
-) -> StateNode:
-    parts = [part.metadata for part in (node, claim) if part is not None]
-    return StateNode(
-        node=node,
-        claim=claim,
-        deleting=any(part.is_deleting or part.name in marked for part in parts),
-        nominated=any(part.name in nominated for part in parts),
-    )
 
 
 def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:

@@ -14,13 +14,14 @@ class StateNode:
     """One machine: a claim that has no Node yet is in flight, a Node without a claim unmanaged.
 
     `deleting` covers everything on its way out: a deletion timestamp on either
-    object, or a mark by disruption.
+    object, or a mark by disruption. `buffered` machines keep room free for a buffer.
     """
 
     node: Node | None = None
     claim: NodeClaim | None = None
     deleting: bool = False
     nominated: bool = False
+    buffered: bool = False
 
     @property
     def name(self) -> str:

@@ -30,12 +30,15 @@ from controller.apis.workloads import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    PodTemplate,
     PriorityClass,
+    Scalable,
     StorageClass,
 )
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import value_set
 from controller.constraints.resources import parsed
+from controller.state.buffers import Mould, replicas, virtual_pods
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting, overlaid
 from controller.state.snapshot import Snapshot
@@ -52,7 +55,8 @@ class World:
     snapshot: Snapshot
     pods: tuple[Pod, ...]
     settings: Mapping[str, str]
-    capacity_buffers: tuple[CapacityBuffer, ...] = ()
+    buffer_pods: tuple[Pod, ...] = ()
+    """The pods that stand for the room of capacity buffers; placed after all others."""
 
 
 class OfferingRow(Wire):
@@ -113,7 +117,9 @@ _KNOWN = frozenset(
         "storageClasses",
         "csiNodes",
         "podDisruptionBudgets",
+        "podTemplates",
         "replicaSets",
+        "statefulSets",
         "deployments",
         "resourceSlices",
         "resourceClaims",
@@ -180,7 +186,7 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         snapshot,
         tuple(pod for pod in pods if _waits(pod)),
         _settings(world.get("settings", {})),
-        _objects(world, "capacityBuffers", CapacityBuffer),
+        _buffer_pods(world),
     )
 
 
@@ -371,6 +377,43 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
         if claim.metadata.name not in matched
     )
     return tuple(found)
+
+
+_SCALABLES = {
+    "Deployment": "deployments",
+    "ReplicaSet": "replicaSets",
+    "StatefulSet": "statefulSets",
+}
+
+
+def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
+    """Return the pods of every buffer whose template or workload is in the world."""
+    moulds: dict[tuple[str, str, str], Mould] = {}
+    for one in _objects(world, "podTemplates", PodTemplate):
+        moulds["PodTemplate", one.metadata.namespace, one.metadata.name] = Mould(one.template)
+    for kind, key in _SCALABLES.items():
+        for found in _objects(world, key, Scalable):
+            scale = 1 if found.spec.replicas is None else found.spec.replicas
+            moulds[kind, found.metadata.namespace, found.metadata.name] = Mould(
+                found.spec.template, scale
+            )
+    pods: list[Pod] = []
+    for buffer in _objects(world, "capacityBuffers", CapacityBuffer):
+        template, scalable = buffer.spec.pod_template_ref, buffer.spec.scalable_ref
+        namespace = buffer.metadata.namespace
+        if template is not None:
+            mould = moulds.get(("PodTemplate", namespace, template.name))
+        elif scalable is not None:
+            mould = moulds.get((scalable.kind, namespace, scalable.name))
+        else:
+            mould = None
+        if mould is None:
+            raise WorldError(
+                f"capacityBuffers {namespace}/{buffer.metadata.name}: what its podTemplateRef or "
+                "scalableRef names is not in the world"
+            )
+        pods.extend(virtual_pods(buffer, mould, replicas(buffer, mould)))
+    return tuple(pods)
 
 
 def _with_priorities(pods: Sequence[Pod], classes: Sequence[PriorityClass]) -> list[Pod]:

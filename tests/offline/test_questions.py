@@ -126,3 +126,53 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
     printed = capsys.readouterr().out
     assert all(command in printed for command in ("run", "solve", "explain"))
+
+
+def test_room_for_buffers_is_told_apart_from_pods(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mould = worlds.pod("mould", cpu=500, memory=512)
+    path = tmp_path / "world.json"
+    path.write_text(
+        json.dumps(
+            world_with(
+                worlds.pod("web", cpu=500, memory=512),
+                capacityBuffers=[
+                    {
+                        "metadata": {"name": "spare", "namespace": "default"},
+                        "spec": {
+                            "scalableRef": {"kind": "Deployment", "name": "web"},
+                            "percentage": 50,
+                        },
+                    }
+                ],
+                deployments=[
+                    {
+                        "metadata": {"name": "web", "namespace": "default"},
+                        "spec": {"replicas": 8, "template": {"spec": mould["spec"]}},
+                    }
+                ],
+            )
+        )
+    )
+
+    assert main(["solve", str(path), "--output", "json"], {}) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert main(["solve", str(path)], {}) == 0
+
+    assert [pod for node in answer["newNodes"] for pod in node["pods"]] == ["default/web"]
+    assert len(answer["newNodes"]) == 2
+    assert answer["capacityBuffers"] == {"default/spare": {"existing": 0, "new": 4, "nowhere": 0}}
+    assert "Room for pods yet to come" in capsys.readouterr().out
+
+
+def test_a_buffer_of_something_that_is_not_in_the_world_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    buffer = {"metadata": {"name": "spare", "namespace": "default"}, "spec": {"replicas": 1}}
+    buffer["spec"] |= {"podTemplateRef": {"name": "gone"}}  # type: ignore[operator]
+    path.write_text(json.dumps(world_with(capacityBuffers=[buffer])))
+
+    assert main(["solve", str(path)], {}) == 2
+    assert "capacityBuffers default/spare" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,8 +29,8 @@ NO_WAIT = timedelta(milliseconds=1)
 class Scenario:
     """A provisioner whose every round is asked for, and whose questions are kept."""
 
-    def __init__(self) -> None:
-        self.world = world = World()
+    def __init__(self, *features: kinds.Kind[Any]) -> None:
+        self.world = world = World(*features)
         self.asked: list[list[str]] = []
         self.provisioner = Provisioner(
             world.api,

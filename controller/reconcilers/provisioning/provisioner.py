@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -24,8 +24,10 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.resources import NODES, parsed
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.buffers import told
 from controller.reconcilers.provisioning.claims import node_claim
 from controller.reconcilers.provisioning.plan import Plan
+from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
@@ -126,7 +128,9 @@ class Provisioner:
             self.clock(),
             clearing=self._clearing(waiting),
         )
-        if not pods:
+        virtual = self.cluster.buffer_pods()
+        if not pods and not virtual:
+            await self._tell_buffers({}, ())
             return
         pools = ready_pools(self.cluster.list(NODE_POOL))
         types = await self._instance_types(pools)
@@ -135,7 +139,8 @@ class Provisioner:
         )
         snapshot = with_placed(snapshot, placed)
         with self.metrics.scheduling():
-            results = await self.solve(pods, snapshot)
+            answer = await self.solve([*pods, *virtual], snapshot)
+        results, fills = apart(answer, virtual)
         self.metrics.solved(results)
         log.info(
             "computed new nodes for pods",
@@ -147,7 +152,12 @@ class Provisioner:
                 "lower-bound": round(results.lower_bound, 4),
             },
         )
-        await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
+        made = await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
+        await self._tell_buffers(fills, hosts(answer, made, virtual))
+
+    async def _tell_buffers(self, fills: Mapping[str, Fill], hosting: Iterable[str]) -> None:
+        self.cluster.keep_for_buffers(hosting)
+        await told(self.api, self.cluster, self.clock, fills)
 
     def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
         """Return the nodes that are promised to pods that wait, and that others are leaving."""
@@ -184,7 +194,8 @@ class Provisioner:
         results: Results,
         pods: dict[str, Pod],
         types: Mapping[str, Sequence[InstanceType]],
-    ) -> None:
+    ) -> list[str]:
+        """Carry the answer out; return the claim made for each new node, empty without one."""
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
         async def write(node: NewNode) -> NodeClaim | None:
@@ -209,6 +220,7 @@ class Provisioner:
             if isinstance(outcome, NodeClaim):
                 await asyncio.gather(*(self._nominated(pod, outcome) for pod in of(node)))
         await self._tell(results, pods)
+        return [one.metadata.name if isinstance(one, NodeClaim) else "" for one in outcomes]
 
     async def _create(
         self, node: NewNode, pods: Sequence[Pod], types: Sequence[InstanceType]

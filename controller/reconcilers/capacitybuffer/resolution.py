@@ -1,0 +1,143 @@
+"""Finds out what a buffer's pods are like, and how many of them there must be room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from controller.apis import conditions
+from controller.apis.capacitybuffer import (
+    READY_FOR_PROVISIONING,
+    CapacityBuffer,
+    CapacityBufferStatus,
+)
+from controller.apis.kinds import (
+    CAPACITY_BUFFER,
+    DEPLOYMENT,
+    POD_TEMPLATE,
+    REPLICA_SET,
+    STATEFUL_SET,
+    Kind,
+)
+from controller.apis.meta import to_wire
+from controller.apis.workloads import Scalable
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import patched
+from controller.state.buffers import Mould, replicas, virtual_pods
+from controller.state.cluster import Cluster
+
+PERIOD = timedelta(seconds=30)
+"""How often a buffer is looked at again: the workload it follows may have been scaled."""
+
+SCALABLES: Mapping[str, Kind[Any]] = {
+    kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
+}
+
+
+class UnresolvedError(Exception):
+    """A buffer's pods cannot be told; the reason is for its condition, the text for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Writes a buffer's replicas and `ReadyForProvisioning`, and has its pods placed."""
+
+    api: ApiServer
+    cluster: Cluster
+    clock: Clock
+
+    async def reconcile(self, key: str) -> timedelta | None:
+        """Resolve one buffer, named `namespace/name`."""
+        namespace, _, name = key.partition("/")
+        buffer = self.cluster.get(CAPACITY_BUFFER, name, namespace)
+        if buffer is None or buffer.metadata.is_deleting:
+            self.cluster.expect_in_buffer(key, ())
+            return None
+        status = msgspec.structs.replace(
+            buffer.status, provisioning_strategy=buffer.spec.provisioning_strategy
+        )
+        try:
+            mould, status = await self._mould(buffer, status)
+        except UnresolvedError as problem:
+            await self._write(buffer, self._ready(buffer, status, problem))
+            self.cluster.expect_in_buffer(key, ())
+            return PERIOD
+        count = replicas(buffer, mould)
+        status = msgspec.structs.replace(status, replicas=count)
+        await self._write(buffer, self._ready(buffer, status, None))
+        self.cluster.expect_in_buffer(key, virtual_pods(buffer, mould, count))
+        return PERIOD
+
+    async def _mould(
+        self, buffer: CapacityBuffer, status: CapacityBufferStatus
+    ) -> tuple[Mould, CapacityBufferStatus]:
+        spec, namespace = buffer.spec, buffer.metadata.namespace
+        if spec.pod_template_ref is not None:
+            template = self.cluster.get(POD_TEMPLATE, spec.pod_template_ref.name, namespace)
+            if template is None:
+                raise UnresolvedError(
+                    "PodTemplateNotFound",
+                    f'PodTemplate "{namespace}/{spec.pod_template_ref.name}" does not exist',
+                )
+            return Mould(template.template), msgspec.structs.replace(
+                status,
+                pod_template_ref=spec.pod_template_ref,
+                pod_template_generation=template.metadata.generation,
+            )
+        reference = spec.scalable_ref
+        if reference is None:
+            raise UnresolvedError(
+                "ResolutionFailed", "neither spec.podTemplateRef nor spec.scalableRef is set"
+            )
+        kind = SCALABLES.get(reference.kind)
+        if kind is None or reference.api_group not in ("", kind.group):
+            raise UnresolvedError(
+                "ResolutionFailed",
+                f"spec.scalableRef: {reference.api_group}/{reference.kind} is not one of apps/"
+                + ", apps/".join(SCALABLES),
+            )
+        try:
+            found: Scalable = await self.api.get(kind, reference.name, namespace)
+        except NotFoundError:
+            raise UnresolvedError(
+                "ScalableRefNotFound",
+                f'{reference.kind} "{namespace}/{reference.name}" does not exist',
+            ) from None
+        scale = 1 if found.spec.replicas is None else found.spec.replicas
+        return Mould(found.spec.template, scale), msgspec.structs.replace(
+            status, pod_template_ref=None, pod_template_generation=None
+        )
+
+    def _ready(
+        self,
+        buffer: CapacityBuffer,
+        status: CapacityBufferStatus,
+        problem: UnresolvedError | None,
+    ) -> CapacityBufferStatus:
+        after = conditions.with_condition(
+            status.conditions,
+            READY_FOR_PROVISIONING,
+            "True" if problem is None else "False",
+            reason="Resolved" if problem is None else problem.reason,
+            message="" if problem is None else str(problem),
+            generation=buffer.metadata.generation,
+            now=self.clock(),
+        )
+        return msgspec.structs.replace(status, conditions=after)
+
+    async def _write(self, buffer: CapacityBuffer, after: CapacityBufferStatus) -> None:
+        if after == buffer.status:
+            return
+        cleared = dict.fromkeys(to_wire(buffer.status))
+        status = {"status": {**cleared, **to_wire(after)}}
+        await patched(self.api, self.cluster, CAPACITY_BUFFER, buffer, status, subresource="status")

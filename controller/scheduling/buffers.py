@@ -1,0 +1,62 @@
+"""Tells the room that buffers keep free from the places of pods that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controller.apis.pods import Pod
+from controller.scheduling.results import Results
+from controller.state.buffers import buffer_of
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How many of a buffer's pods have room on nodes that exist, on new ones, and nowhere."""
+
+    existing: int = 0
+    new: int = 0
+    nowhere: int = 0
+
+
+def apart(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
+    """Return the answer for real pods alone, and the fill of every buffer.
+
+    New nodes stay, also those that hold nobody but buffers' pods.
+    """
+    buffers = {pod.key: buffer_of(pod) for pod in virtual}
+
+    def real(keys: Collection[str]) -> tuple[str, ...]:
+        return tuple(key for key in keys if key not in buffers)
+
+    existing = [key for keys in results.existing_nodes.values() for key in keys]
+    new = [key for node in results.new_nodes for key in node.pods]
+    fills = {
+        name: Fill(
+            existing=sum(buffers.get(key) == name for key in existing),
+            new=sum(buffers.get(key) == name for key in new),
+            nowhere=sum(buffers.get(key) == name for key in results.unschedulable),
+        )
+        for name in sorted(set(buffers.values()))
+    }
+    answer = replace(
+        results,
+        new_nodes=tuple(replace(node, pods=real(node.pods)) for node in results.new_nodes),
+        existing_nodes={
+            name: left for name, keys in results.existing_nodes.items() if (left := real(keys))
+        },
+        unschedulable={
+            key: causes for key, causes in results.unschedulable.items() if key not in buffers
+        },
+    )
+    return answer, fills
+
+
+def hosts(results: Results, made: Sequence[str], virtual: Sequence[Pod]) -> frozenset[str]:
+    """Return the machines that give buffers' pods their room, of nodes and of claims `made`."""
+    keys = {pod.key for pod in virtual}
+    places = [
+        *results.existing_nodes.items(),
+        *zip(made, (node.pods for node in results.new_nodes), strict=True),
+    ]
+    return frozenset(name for name, pods in places if not keys.isdisjoint(pods))

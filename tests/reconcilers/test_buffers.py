@@ -1,0 +1,203 @@
+"""Buffers are resolved, their room is bought and kept, and their status says so."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.capacitybuffer import CapacityBuffer, CapacityBufferStatus
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta, to_wire
+from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
+from controller.apis.pods import PodTemplateSpec
+from controller.apis.workloads import Deployment, PodTemplate, ScalableSpec
+from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
+from controller.reconcilers.disruption.disruptor import Disruptor
+from tests.reconcilers.test_provisioning import Scenario
+from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+
+FEATURES = (kinds.CAPACITY_BUFFER, kinds.POD_TEMPLATE)
+SPEC = make_waiting_pod("mould", cpu="600m", memory="1Gi").spec
+TEMPLATE = PodTemplate(
+    metadata=ObjectMeta(name="web", namespace="team", generation=3),
+    template=PodTemplateSpec(spec=SPEC),
+)
+
+
+def make_buffer(**spec: Any) -> CapacityBuffer:
+    metadata = {"name": "web", "namespace": "team", "uid": "uid", "generation": 1}
+    spec = spec or {"podTemplateRef": {"name": "web"}, "replicas": 2}
+    return msgspec.convert({"metadata": metadata, "spec": spec}, CapacityBuffer)
+
+
+async def resolved(world: World) -> timedelta | None:
+    pause = await Resolution(world.api, world.cluster, world.clock).reconcile("team/web")
+    world.see()
+    return pause
+
+
+def status(world: World) -> CapacityBufferStatus:
+    buffer = world.api.find(kinds.CAPACITY_BUFFER, "web", "team")
+    assert buffer is not None
+    return buffer.status
+
+
+def told(world: World, kind: str) -> tuple[str, str]:
+    condition = conditions.find(status(world).conditions, kind)
+    assert condition is not None
+    return condition.status, condition.reason
+
+
+async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
+    world = World(*FEATURES)
+    world.seed(TEMPLATE, make_buffer())
+
+    assert await resolved(world) == PERIOD
+
+    found = status(world)
+    assert found.replicas == 2
+    assert found.pod_template_ref is not None
+    assert found.pod_template_ref.name == "web"
+    assert found.pod_template_generation == 3
+    assert found.provisioning_strategy == "buffer.x-k8s.io/active-capacity"
+    assert told(world, "ReadyForProvisioning") == ("True", "Resolved")
+    assert len(world.cluster.buffer_pods()) == 2
+
+
+async def test_a_share_follows_its_workload() -> None:
+    world = World(*FEATURES)
+    world.seed(make_buffer(scalableRef={"kind": "Deployment", "name": "web"}, percentage=25))
+
+    async def scaled(to: int) -> int | None:
+        spec = ScalableSpec(replicas=to, template=PodTemplateSpec(spec=SPEC))
+        world.seed(Deployment(metadata=ObjectMeta(name="web", namespace="team"), spec=spec))
+        await resolved(world)
+        return status(world).replicas
+
+    assert await scaled(10) == 3
+    assert await scaled(20) == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"podTemplateRef": {"name": "web"}, "replicas": 1}, "PodTemplateNotFound"),
+        ({"scalableRef": {"kind": "Deployment", "name": "web"}}, "ScalableRefNotFound"),
+        ({"scalableRef": {"kind": "CronJob", "name": "web"}}, "ResolutionFailed"),
+        ({"replicas": 1}, "ResolutionFailed"),
+    ],
+)
+async def test_a_buffer_whose_pods_cannot_be_told_says_why_and_gets_no_room(
+    spec: dict[str, Any], reason: str
+) -> None:
+    scenario = _scenario(make_buffer(**spec))
+
+    await resolved(scenario.world)
+    await scenario.round()
+
+    assert told(scenario.world, "ReadyForProvisioning") == ("False", reason)
+    assert told(scenario.world, "Provisioning") == ("False", "NotReadyForProvisioning")
+    assert not scenario.asked
+
+
+def _scenario(*objects: Any) -> Scenario:
+    scenario = Scenario(*FEATURES)
+    scenario.world.seed(make_class(), make_pool(), *objects)
+    return scenario
+
+
+async def launched(world: World, claim: NodeClaim) -> NodeClaim:
+    """Let the claim's instance be launched and say how large it is."""
+    instance = await world.cloud.launch(claim, make_class())
+    size = {"capacity": dict(instance.capacity), "allocatable": dict(instance.allocatable)}
+    status = {"status": {"providerID": instance.provider_id, **size}}
+    launched = await world.api.patch(
+        kinds.NODE_CLAIM, claim.metadata.name, status, subresource="status"
+    )
+    world.see()
+    return launched
+
+
+async def settled(world: World, claim: NodeClaim) -> None:
+    """Let the node of a launched claim be ready, and quiet for long enough."""
+    node = world.join(claim)
+    known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
+    metadata = msgspec.structs.replace(node.metadata, labels=known)
+    spec = msgspec.structs.replace(node.spec, taints=[])
+    world.seed(msgspec.structs.replace(node, metadata=metadata, spec=spec))
+    reached = [Condition(type=kind, status="True") for kind in (INITIALIZED, CONSOLIDATABLE)]
+    await world.api.patch(
+        kinds.NODE_CLAIM,
+        claim.metadata.name,
+        {"status": {"conditions": to_wire(reached)}},
+        subresource="status",
+    )
+    world.see()
+
+
+async def test_room_is_bought_once_and_real_pods_take_it() -> None:
+    scenario = _scenario(TEMPLATE, make_buffer())
+    world = scenario.world
+    await resolved(world)
+
+    await scenario.round()
+
+    (claim,) = world.claims()
+    assert told(world, "Provisioning") == ("False", "RequiresNewCapacity")
+    assert scenario.provisioner.plan.expected_on(claim.metadata.name) == frozenset()
+    assert not await world.events("Nominated")
+
+    await launched(world, claim)
+    await scenario.round()
+
+    assert len(world.claims()) == 1
+    assert told(world, "Provisioning") == ("True", "FitsExistingCapacity")
+
+    world.seed(make_waiting_pod("real", cpu="1", memory="1Gi"))
+    await scenario.round()
+
+    assert scenario.provisioner.plan.expected_on(claim.metadata.name)
+    assert len(world.claims()) == 2, "the room that was taken is made anew"
+
+
+async def test_pods_that_find_no_room_are_told_of_in_the_status_and_in_no_event() -> None:
+    huge = msgspec.structs.replace(
+        TEMPLATE, template=PodTemplateSpec(spec=make_waiting_pod("x", cpu="9000").spec)
+    )
+    scenario = _scenario(huge, make_buffer())
+    await resolved(scenario.world)
+
+    await scenario.round()
+
+    assert told(scenario.world, "Provisioning") == ("False", "RequiresNewCapacity")
+    assert not await scenario.world.events("FailedScheduling")
+
+
+async def test_a_node_that_keeps_room_for_a_buffer_is_not_empty_until_the_buffer_goes() -> None:
+    scenario = _scenario(TEMPLATE, make_buffer())
+    world = scenario.world
+    await resolved(world)
+    await scenario.round()
+    (claim,) = world.claims()
+    await settled(world, await launched(world, claim))
+    disruptor = Disruptor(world.api, world.cluster, world.recorder, world.metrics, world.clock)
+
+    async def pass_a_minute() -> None:
+        for _ in range(60):
+            await disruptor.run_once()
+            world.see()
+            world.pass_time(seconds=1)
+
+    await scenario.round()
+    await pass_a_minute()
+    assert not any(c.metadata.is_deleting for c in world.claims())
+
+    await world.api.delete(kinds.CAPACITY_BUFFER, "web", namespace="team")
+    await resolved(world)
+    await scenario.round()
+    await pass_a_minute()
+    assert all(c.metadata.is_deleting for c in world.claims())
