@@ -9,10 +9,11 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 import yaml
-from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
+from pulumi.dynamic import CreateResult, Resource, UpdateResult
 
 from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterUnreachableError, Way, Wire
 from infra.config import NodeAccess as Kind
+from infra.remembering import Remembering
 
 AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
 MAPPED_GROUPS = ("system:bootstrappers", "system:nodes")
@@ -72,27 +73,22 @@ def _dumped(entries: list[Any]) -> str:
     return yaml.safe_dump(entries, sort_keys=False)
 
 
-class _RoleMappingProvider(ResourceProvider):
+class _RoleMappingProvider(Remembering):
     """Puts one entry into a list that other tools write to as well, and takes it out again."""
 
-    serialize_as_secret_always = False
+    identity = ("cluster_name", "region", "role_arn")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         _map(props)
-        return CreateResult(props["role_arn"], _plain(props))
-
-    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
-        changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
-        identity = [key for key in changed if key in ("cluster_name", "region", "role_arn")]
-        return DiffResult(changes=bool(changed), replaces=identity)
+        return super().create(props)
 
     def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
         _map(news)
-        return UpdateResult(_plain(news))
+        return super().update(_id, olds, news)
 
     def delete(self, _id: str, props: dict[str, Any]) -> None:
         try:
-            cluster = ClusterApi.find(_way(props))
+            cluster = ClusterApi.find(Way.of(props))
             found = cluster.get(AWS_AUTH)
         except (ClusterGoneError, ClusterUnreachableError):
             return  # The list went with the cluster.
@@ -115,7 +111,7 @@ class RoleMapping(Resource):
 
 
 def _map(props: Mapping[str, Any]) -> None:
-    cluster = ClusterApi.find(_way(props))
+    cluster = ClusterApi.find(Way.of(props))
     found = cluster.get(AWS_AUTH)
     if found:
         _write(cluster, found, with_mapping(_map_roles(found), props["role_arn"]))
@@ -137,11 +133,3 @@ def _write(cluster: ClusterApi, found: Wire, mapped: str) -> None:
 
 def _map_roles(found: Wire) -> str:
     return str((found.get("data") or {}).get("mapRoles", ""))
-
-
-def _way(props: Mapping[str, Any]) -> Way:
-    return Way(**{name: str(props.get(name) or "") for name in Way.__slots__})
-
-
-def _plain(props: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in props.items() if not key.startswith("__")}

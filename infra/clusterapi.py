@@ -63,6 +63,11 @@ class Way:
     aws_endpoint: str = ""
     kubeconfig: str = ""
 
+    @classmethod
+    def of(cls, props: Mapping[str, Any]) -> Way:
+        """Find it again in what a resource remembers."""
+        return cls(**{name: str(props.get(name) or "") for name in cls.__slots__})
+
     def client(self, service: str) -> Any:
         """Return the boto3 client of an AWS API."""
         return boto3.client(

@@ -11,23 +11,18 @@ A stack is destroyed by what its state says: a changed setting counts after the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import pulumi
-from pulumi.dynamic import (
-    CreateResult,
-    DiffResult,
-    Resource,
-    ResourceProvider,
-    UpdateResult,
-)
+from pulumi.dynamic import Resource
 
 from controller.apis import labels
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
 from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterUnreachableError, Way, Wire
 from infra.leftovers import Found, Leftovers, told
+from infra.remembering import Remembering
 
 STACK_ANNOTATION = "joiner.dev/stack"
 """On every NodePool that a stack owns: organization/project/stack."""
@@ -261,41 +256,23 @@ def drain(way: Way, *, deployment: str, timeout_seconds: float, delete_foreign: 
     cloud.remove_profiles()
 
 
-class _AtTheEnd(ResourceProvider):
-    """Makes nothing, and remembers what its deletion will need."""
-
-    # The provider's code is no secret, and a state that can be read can be mended.
-    serialize_as_secret_always = False
-
-    def create(self, props: dict[str, Any]) -> CreateResult:
-        return CreateResult(f"{props['cluster_name']}-{type(self).__name__}", _plain(props))
-
-    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
-        changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
-        elsewhere = [key for key in changed if key in ("cluster_name", "region")]
-        return DiffResult(changes=bool(changed), replaces=elsewhere, delete_before_replace=True)
-
-    def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
-        return UpdateResult(_plain(news))
-
-
-class _DrainProvider(_AtTheEnd):
+class _DrainProvider(Remembering):
     """Drains when it is deleted."""
 
     def delete(self, _id: str, props: dict[str, Any]) -> None:
         drain(
-            _way(props),
+            Way.of(props),
             deployment=props["deployment"],
             timeout_seconds=float(props["timeout_seconds"]),
             delete_foreign=bool(props["delete_foreign"]),
         )
 
 
-class _NothingLeftProvider(_AtTheEnd):
+class _NothingLeftProvider(Remembering):
     """Proves that nothing is left when it is deleted."""
 
     def delete(self, _id: str, props: dict[str, Any]) -> None:
-        prove_nothing_is_left(Leftovers(_way(props)))
+        prove_nothing_is_left(Leftovers(Way.of(props)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,14 +311,6 @@ class NothingLeft(Resource):
 
     def __init__(self, name: str, way: Way, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(_NothingLeftProvider(), name, asdict(way), opts)
-
-
-def _way(props: Mapping[str, Any]) -> Way:
-    return Way(**{name: str(props.get(name) or "") for name in Way.__slots__})
-
-
-def _plain(props: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in props.items() if not key.startswith("__")}
 
 
 def _collection(kind: Kind[Any]) -> str:
