@@ -13,6 +13,7 @@ from infra.customresources import CustomResources, CustomResourcesArgs
 from infra.deployment import Controller, ControllerArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, refuse_clashes
 from infra.iam import ControllerRole, ControllerRoleArgs, NodeRole, NodeRoleArgs
+from infra.identity import refuse_unusable_provider
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
 from infra.nodepools import NodePools, NodePoolsArgs
 from infra.teardown import Drain, DrainArgs, NothingLeft
@@ -27,6 +28,14 @@ def platform(config: StackConfig) -> None:
     cluster = providers.find_cluster(config, on_aws)
     discovery = _discovery(config, cluster)
     refuse_clashes(discovery, on_aws)
+    if config.identity == "irsa":
+        refuse_unusable_provider(
+            config.oidc_provider,
+            place=cluster.place,
+            issuer=cluster.issuer,
+            stack=_stack(),
+            iam=way.client("iam"),
+        )
     in_cluster = providers.kubernetes_provider(config, cluster, after=[nothing_left])
     aws_options = pulumi.ResourceOptions(providers=[on_aws])
     cluster_options = pulumi.ResourceOptions(providers=[in_cluster])
@@ -53,6 +62,8 @@ def platform(config: StackConfig) -> None:
         "controller",
         ControllerRoleArgs(
             place=cluster.place,
+            way=way,
+            stack=_stack(),
             name=config.controller_role,
             identity=config.identity,
             namespace=config.namespace,
@@ -82,7 +93,8 @@ def platform(config: StackConfig) -> None:
             memory=config.memory,
             region=config.region,
             options=config.options,
-            role_arn=controller_role.role.arn if config.identity == "irsa" else None,
+            identity=config.identity,
+            role_arn=controller_role.role.arn,
             after=[node_role, access, queue, controller_role, tags, kinds],
         ),
         cluster_options,

@@ -10,10 +10,18 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
+from infra.config import Identity
 
 CONTAINER = "controller"
 USER = 65532
 """A user of no privileges, as Karpenter's image has it."""
+
+ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
+"""On a service account: the role that its pods become by IRSA."""
+
+IDENTITY_ANNOTATION = "joiner.dev/identity"
+"""On the controller's pods: who they are, so that another identity makes other pods. A pod
+is given its means of identity when it is created, and never again."""
 
 CUSTOM_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io")
 
@@ -108,8 +116,9 @@ class ControllerArgs:
     memory: str
     region: str
     options: Options
-    role_arn: pulumi.Input[str] | None = None
-    """The role its service account becomes by IRSA; Pod Identity needs no mention here."""
+    identity: Identity
+    role_arn: pulumi.Input[str]
+    """The role that its pods become."""
 
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
     """What must be ready before the first pod starts."""
@@ -146,8 +155,9 @@ class Controller(pulumi.ComponentResource):
         }
 
     def _service_account(self) -> kubernetes.core.v1.ServiceAccount:
-        role = self._args.role_arn
-        more = {"annotations": {"eks.amazonaws.com/role-arn": role}} if role else {}
+        args = self._args
+        by_annotation = {"annotations": {ROLE_ANNOTATION: args.role_arn}}
+        more = by_annotation if args.identity == "irsa" else {}
         return kubernetes.core.v1.ServiceAccount(
             self._name, metadata=self._metadata(more), opts=self._mine
         )
@@ -233,12 +243,19 @@ def pod_labels(name: str) -> dict[str, str]:
 
 def deployment_spec(args: ControllerArgs) -> dict[str, Any]:
     """Return the Deployment's spec: two controllers apart from one another and from our nodes."""
+    identity = pulumi.Output.concat(args.identity, " ", args.role_arn)
     return {
         "replicas": args.replicas,
         "revisionHistoryLimit": 10,
         "strategy": {"rollingUpdate": {"maxUnavailable": 1}},
         "selector": {"matchLabels": pod_labels(args.name)},
-        "template": {"metadata": {"labels": pod_labels(args.name)}, "spec": _pod(args)},
+        "template": {
+            "metadata": {
+                "labels": pod_labels(args.name),
+                "annotations": {IDENTITY_ANNOTATION: identity},
+            },
+            "spec": _pod(args),
+        },
     }
 
 

@@ -9,8 +9,11 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import policies
+from infra.clusterapi import Way
 from infra.config import Identity, Presence
+from infra.identity import NoAssociation, NoAssociationArgs, provider_arn
 from infra.policies import Document, Place
+from infra.teardown import STACK_ANNOTATION
 
 SPOT_SERVICE = "spot.amazonaws.com"
 POD_IDENTITY_AGENT = "eks-pod-identity-agent"
@@ -62,6 +65,10 @@ class ControllerRoleArgs:
     """Who the controller is, and how it becomes the role."""
 
     place: Place
+    way: Way
+    stack: str
+    """organization/project/stack; on what only the stack that made it may remove."""
+
     name: str
     identity: Identity
     namespace: str
@@ -95,6 +102,8 @@ class ControllerRole(pulumi.ComponentResource):
             self._attach(name, title, document, args)
         if args.identity == "pod-identity":
             self._associate(name, args)
+        else:
+            self._dissociate(name, args)
         self.register_outputs({"role": self.role.arn})
 
     def _trust(self, name: str, args: ControllerRoleArgs) -> pulumi.Input[str]:
@@ -112,9 +121,13 @@ class ControllerRole(pulumi.ComponentResource):
             )
 
         if args.oidc_provider == "existing":
-            return trust(_provider_arn(args))
+            return trust(provider_arn(args.place, args.issuer))
         provider = aws.iam.OpenIdConnectProvider(
-            name, url=args.issuer, client_id_lists=["sts.amazonaws.com"], opts=self._mine
+            name,
+            url=args.issuer,
+            client_id_lists=["sts.amazonaws.com"],
+            tags={STACK_ANNOTATION: args.stack},
+            opts=self._mine,
         )
         document: pulumi.Output[str] = provider.arn.apply(trust)
         return document
@@ -146,7 +159,21 @@ class ControllerRole(pulumi.ComponentResource):
             namespace=args.namespace,
             service_account=args.service_account,
             role_arn=self.role.arn,
+            tags={STACK_ANNOTATION: args.stack},
             opts=self._mine,
+        )
+
+    def _dissociate(self, name: str, args: ControllerRoleArgs) -> None:
+        NoAssociation(
+            f"{name}-no-association",
+            NoAssociationArgs(
+                way=args.way,
+                namespace=args.namespace,
+                service_account=args.service_account,
+                stack=args.stack,
+            ),
+            # Until the role trusts the token, the association is all there is.
+            pulumi.ResourceOptions(parent=self, depends_on=[self.role]),
         )
 
 
@@ -167,11 +194,6 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     if args.zonal_shift:
         found["ZonalShift"] = _json(policies.zonal_shift(place))
     return found
-
-
-def _provider_arn(args: ControllerRoleArgs) -> str:
-    host = args.issuer.removeprefix("https://")
-    return f"arn:{args.place.partition}:iam::{args.place.account}:oidc-provider/{host}"
 
 
 def _json(document: Document) -> str:

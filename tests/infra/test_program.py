@@ -6,13 +6,15 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pulumi
 import pytest
+from moto import mock_aws
 from pulumi.runtime import mocks as pulumi_mocks
 
 from controller.apis import kinds
@@ -79,6 +81,22 @@ class Region(pulumi_mocks.Mocks):
         return answers.get(args.token, looked_up), []
 
 
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The account as boto3 sees it; there is nothing in it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        yield
+
+
+@pytest.fixture
+def known_issuer(account: None) -> None:
+    """Have somebody else make the cluster's OIDC provider in IAM."""
+    boto3.client("iam").create_open_id_connect_provider(Url=ISSUER)
+
+
 def run(tags: Mapping[str, str] | None = None, **settings: str) -> Made:
     """Run the program with these settings; return what it asked for.
 
@@ -134,8 +152,10 @@ def test_the_controller_becomes_its_role_by_pod_identity() -> None:
     trust = made.of("aws:iam/role:Role")["controller"]["assumeRolePolicy"]
     assert "pods.eks.amazonaws.com" in trust
     assert "annotations" not in made.one("kubernetes:core/v1:ServiceAccount")["metadata"]
+    assert "controller-no-association" not in made.of("pulumi-python:dynamic:Resource")
 
 
+@pytest.mark.usefixtures("known_issuer")
 def test_or_by_the_token_of_its_service_account() -> None:
     made = run(identity="irsa")
 
@@ -145,12 +165,39 @@ def test_or_by_the_token_of_its_service_account() -> None:
     assert trust["Statement"][0]["Principal"] == {"Federated": provider}
     annotations = made.one("kubernetes:core/v1:ServiceAccount")["metadata"]["annotations"]
     assert annotations["eks.amazonaws.com/role-arn"].endswith("KarpenterControllerRole-joiner")
+    assert "controller-no-association" in made.of("pulumi-python:dynamic:Resource")
 
 
+@pytest.mark.usefixtures("known_issuer")
+def test_another_identity_or_another_role_makes_other_pods() -> None:
+    stacks = [run(), run(identity="irsa"), run(controllerRoleName="other")]
+
+    templates = [made.one("kubernetes:apps/v1:Deployment")["spec"]["template"] for made in stacks]
+    assert (
+        len({template["metadata"]["annotations"]["joiner.dev/identity"] for template in templates})
+        == 3
+    )
+
+
+@pytest.mark.usefixtures("account")
 def test_the_clusters_oidc_provider_is_made_where_asked() -> None:
     made = run(identity="irsa", oidcProvider="create")
 
-    assert made.one("aws:iam/openIdConnectProvider:OpenIdConnectProvider")["url"] == ISSUER
+    provider = made.one("aws:iam/openIdConnectProvider:OpenIdConnectProvider")
+    assert provider["url"] == ISSUER
+    assert provider["tags"]["joiner.dev/stack"].endswith("/joiner/dev")
+
+
+@pytest.mark.usefixtures("known_issuer")
+def test_but_not_where_somebody_else_has_made_it() -> None:
+    with pytest.raises(ConfigError, match=r"joiner:oidcProvider='create' .*set it to existing"):
+        run(identity="irsa", oidcProvider="create")
+
+
+@pytest.mark.usefixtures("account")
+def test_and_it_is_asked_for_where_nobody_has() -> None:
+    with pytest.raises(ConfigError, match=r"joiner:oidcProvider='existing' .*set it to create"):
+        run(identity="irsa")
 
 
 @pytest.mark.parametrize("kind", ["EC2_LINUX", "EC2_WINDOWS"])

@@ -26,7 +26,11 @@ from tests.system.region import (
 pytestmark = pytest.mark.system
 
 ROLE = "KarpenterControllerRole-joiner"
+POD_IDENTITY = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+WEB_IDENTITY = "AWS_WEB_IDENTITY_TOKEN_FILE"
 PODS_WANTED = 20
+FEW_PODS = 2
+MORE_PODS = 60
 NEEDED = {
     "ec2:CreateFleet",
     "ec2:CreateLaunchTemplate",
@@ -40,8 +44,8 @@ NEEDED = {
 @pytest.mark.parametrize(
     ("settings", "given"),
     [
-        ({}, "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
-        ({"identity": "irsa"}, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        ({}, POD_IDENTITY),
+        ({"identity": "irsa"}, WEB_IDENTITY),
     ],
     ids=["pod-identity", "irsa"],
 )
@@ -71,6 +75,29 @@ async def test_the_controller_acts_as_its_role_alone_and_is_denied_nothing(
         codes = await answers(pod)
         assert "200" in codes
         assert not {"401", "403"} & codes
+
+    region.destroy()
+    assert region.cloud.leftovers() == {}
+
+
+async def test_another_identity_makes_other_controllers_which_act_at_once(
+    region: Region, kube: KubeClient
+) -> None:
+    region.up()
+    await controllers(kube, POD_IDENTITY)
+    await scale(region, kube, FEW_PODS)
+
+    for identity, given, pods in (
+        ("irsa", WEB_IDENTITY, PODS_WANTED),
+        ("pod-identity", POD_IDENTITY, MORE_PODS),
+    ):
+        region.up(identity=identity)
+        await controllers(kube, given)
+        assert not region.up(identity=identity).any
+        region.cloud.clear_calls()
+        await scale(region, kube, pods)
+        (principal,), _ = callers(region)
+        assert f"assumed-role/{ROLE}/" in principal
 
     region.destroy()
     assert region.cloud.leftovers() == {}

@@ -1,0 +1,124 @@
+"""What must be so before the controller's pods can become their role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.config import ConfigError
+from infra.identity import ForeignAssociationError, refuse_unusable_provider, remove_association
+from infra.policies import Place
+
+PLACE = Place("aws", "us-west-2", "123456789012", "joiner")
+ISSUER = "https://oidc.example.com/id/ABC"
+STACK = "organization/joiner/dev"
+
+
+@dataclass
+class Eks:
+    """As much of EKS as has associations."""
+
+    associations: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def associate(self, service_account: str, tags: dict[str, str]) -> str:
+        identity = f"a-{len(self.associations)}"
+        self.associations[identity] = {
+            "associationId": identity,
+            "namespace": "kube-system",
+            "serviceAccount": service_account,
+            "roleArn": "arn:aws:iam::123456789012:role/some",
+            "tags": tags,
+        }
+        return identity
+
+    def list_pod_identity_associations(self, **asked: str) -> dict[str, Any]:
+        found = [
+            {"associationId": each["associationId"]}
+            for each in self.associations.values()
+            if all(each[key] == asked[key] for key in ("namespace", "serviceAccount"))
+        ]
+        return {"associations": found}
+
+    def describe_pod_identity_association(self, **asked: str) -> dict[str, Any]:
+        return {"association": self.associations[asked["associationId"]]}
+
+    def delete_pod_identity_association(self, **asked: str) -> None:
+        del self.associations[asked["associationId"]]
+
+
+def remove(eks: Eks) -> None:
+    remove_association(
+        eks, cluster="joiner", namespace="kube-system", service_account="karpenter", stack=STACK
+    )
+
+
+def test_the_association_that_the_stack_made_is_removed_and_no_other() -> None:
+    eks = Eks()
+    eks.associate("karpenter", {"joiner.dev/stack": STACK})
+    other = eks.associate("external-dns", {})
+
+    remove(eks)
+    remove(eks)
+
+    assert list(eks.associations) == [other]
+
+
+def test_an_association_of_somebody_else_is_named_and_stays() -> None:
+    eks = Eks()
+    theirs = eks.associate("karpenter", {"joiner.dev/stack": "organization/joiner/other"})
+
+    with pytest.raises(ForeignAssociationError, match=f"kube-system/karpenter .* {theirs} "):
+        remove(eks)
+
+    assert list(eks.associations) == [theirs]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "made_by", "advice"),
+    [
+        ("create", "somebody", "set it to existing"),
+        ("existing", None, "set it to create"),
+        ("existing", STACK, "leave it at create"),
+    ],
+)
+def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
+    wanted: Any, made_by: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        look(wanted, made_by, monkeypatch)
+
+    (problem,) = refused.value.problems
+    assert f"joiner:oidcProvider='{wanted}' cannot be used" in problem
+    assert "oidc.example.com/id/ABC" in problem
+    assert advice in problem
+
+
+@pytest.mark.parametrize(
+    ("wanted", "made_by"), [("create", None), ("create", STACK), ("existing", "somebody")]
+)
+def test_a_provider_that_is_as_the_setting_says_is_not(
+    wanted: Any, made_by: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(wanted, made_by, monkeypatch)
+
+
+def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
+    with pytest.raises(ConfigError, match=r"joiner:identity='irsa' .*use pod-identity"):
+        refuse_unusable_provider("existing", place=PLACE, issuer="", stack=STACK, iam=None)
+
+
+def look(wanted: Any, made_by: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge the setting in an account with the provider, if anybody made it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        iam = boto3.client("iam")
+        if made_by is not None:
+            tags = [{"Key": "joiner.dev/stack", "Value": made_by}]
+            iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)
+        refuse_unusable_provider(wanted, place=PLACE, issuer=ISSUER, stack=STACK, iam=iam)
