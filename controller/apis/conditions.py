@@ -82,7 +82,10 @@ def rolled_up(
     generation: int,
     now: datetime,
 ) -> list[Condition]:
-    """Set `kind` from its dependents: False if any is, True if all are, otherwise Unknown."""
+    """Set `kind` from its dependents: False if any is, True if all are, otherwise Unknown.
+
+    Its message names those in the way, as Karpenter's does, and adds what each says.
+    """
     found = [
         find(conditions, d)
         or Condition(
@@ -94,7 +97,9 @@ def rolled_up(
     unknown = [c for c in found if c.status == "Unknown"]
     status: ConditionStatus = "False" if failed else "Unknown" if unknown else "True"
     blocking = failed or unknown
-    message = ", ".join(f"{c.type}={c.status}" for c in blocking)
+    message = "; ".join(
+        f"{c.type}={c.status}" + (f": {c.message}" if c.message else "") for c in blocking
+    )
     reason = "UnhealthyDependents" if failed else "ReconcilingDependents" if unknown else kind
     return with_condition(
         conditions, kind, status, reason=reason, message=message, generation=generation, now=now

@@ -75,6 +75,25 @@ async def test_a_pool_without_its_class_says_which_one_to_create(
     assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
 
 
+async def test_a_pool_whose_class_is_not_ready_says_why_in_the_class_s_own_words(
+    world: World, readiness: Readiness, resolver: Resolver
+) -> None:
+    world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
+    world.seed(make_class(), fresh_pool())
+    await resolver.reconcile("default")
+    world.see()
+
+    await readiness.reconcile("default")
+
+    ready = conditions.find(stored_pool(world).status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "UnhealthyDependents")
+    assert ready.message == (
+        'NodeClassReady=False: EC2NodeClass "default" is not ready: '
+        "SubnetsReady=False: tag a subnet"
+    )
+
+
 async def test_a_pool_that_cannot_work_names_the_requirement(
     world: World, readiness: Readiness
 ) -> None:

@@ -238,7 +238,9 @@ async def test_a_class_that_finds_nothing_names_the_terms_and_its_pool_repeats_i
         assert words in refused["message"]
         assert reason in refused["reason"]
         of_pool = await refusal(kube, f"{NODE_POOLS}/lost", "NodeClassReady")
-        assert kind in of_pool["message"]
+        assert f'EC2NodeClass "lost" is not ready: {kind}=False: ' in of_pool["message"]
+        assert words in of_pool["message"]
+        assert words in (await refusal(kube, f"{NODE_POOLS}/lost", "Ready"))["message"]
 
 
 async def test_pods_beyond_a_pools_limit_are_told_the_limit(

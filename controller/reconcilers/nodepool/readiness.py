@@ -100,7 +100,8 @@ class Readiness:
             status, reason = "Unknown", "NodeClassReadinessUnknown"
             message = f'EC2NodeClass "{name}" has not been looked at yet'
         elif not ready.is_true:
-            status, reason, message = ready.status, ready.reason, ready.message
+            status, reason = ready.status, ready.reason
+            message = f'EC2NodeClass "{name}" is not ready: {ready.message}'
         return conditions.with_condition(
             found,
             NODE_CLASS_READY,
