@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
@@ -24,6 +25,7 @@ from controller.kube import decoding, watching
 from controller.kube.access import Access
 from controller.kube.errors import refusal, translated
 from controller.kube.throttle import Throttle
+from controller.kube.watching import SilenceError
 
 FIELD_MANAGER = "karpenter"
 """The name under which every write is noted; one name, whatever the version."""
@@ -192,22 +194,32 @@ class Client:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a watch; ends when the server ends it.
 
-        `silence_seconds` is how long the server may say nothing before the connection
-        counts as broken.
+        Args:
+            kind: what is watched.
+            params: of the query.
+            silence_seconds: how long the server may say nothing once it has answered.
+
+        Raises:
+            SilenceError: it has said nothing for so long.
+            ApiError: it refused the watch, did not answer, or the connection broke.
+
         """
         await self._throttle.take()
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=REQUEST_SECONDS, sock_read=silence_seconds
         )
         with translated():
-            async with self._http.get(
-                path(kind), params=params, headers=self._headers(), timeout=timeout
-            ) as response:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                response = await self._http.get(
+                    path(kind), params=params, headers=self._headers(), timeout=timeout
+                )
+            async with response:
                 self._observe("GET", response.status)
                 if response.status >= 400:
                     raise refusal(response.status, await response.read())
                 pending = b""
-                async for chunk in response.content.iter_any():
+                chunks = response.content.iter_any()
+                while (chunk := await _spoken(chunks)) is not None:
                     *lines, pending = (pending + chunk).split(b"\n")
                     for line in lines:
                         yield line
@@ -275,6 +287,14 @@ def path(kind: Kind[Any], namespace: str = "", name: str = "", subresource: str 
     """Return the path of a collection, an object or a subresource."""
     scope = ("namespaces", namespace) if kind.namespaced and namespace else ()
     return "/".join((kind.root, *scope, *filter(None, (kind.plural, name, subresource))))
+
+
+async def _spoken(chunks: AsyncIterator[bytes]) -> bytes | None:
+    """Return the next chunk of an answer, None at its end; raises SilenceError."""
+    try:
+        return await anext(chunks, None)
+    except TimeoutError as exc:
+        raise SilenceError from exc
 
 
 async def _persistently(

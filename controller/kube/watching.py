@@ -1,9 +1,12 @@
 """Follows a kind for ever: a list in pages, then a watch, through whatever breaks.
 
 A watch that ends is taken up where it was. Only when the server has forgotten that
-point (410) is the kind listed again, which the changes say by RESET. A server that
-falls silent is noticed: bookmarks come about once a minute, so longer silence means
-that nobody is there.
+point (410) is the kind listed again, which the changes say by RESET.
+
+Silence says nothing: bookmarks come about once a minute, but not for a kind that never
+changes, and a connection that was cut somewhere on the way is silent too. So a silent
+watch is taken up anew, as a matter of course; whether the server is there shows in
+whether it answers that.
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ LONGEST_PAUSE_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
+class SilenceError(Exception):
+    """A watch that the server had answered has brought nothing for long."""
+
+
 class Source(Protocol):
     """What can be listed page by page and watched line by line."""
 
@@ -41,7 +48,7 @@ class Source(Protocol):
     def stream(
         self, kind: Kind[Any], params: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a watch until the server ends it."""
+        """Yield the lines of a watch until the server ends it, or raise SilenceError."""
 
 
 async def follow(source: Source, kind: Kind[T]) -> AsyncIterator[Change[T]]:
@@ -70,13 +77,21 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncIterator[Change[T]]:
                     failures = 0
                     if change is not None:
                         yield change
+        except SilenceError:
+            failures = 0
+            continue
         except GoneError:
             version = ""
         except (ApiError, msgspec.DecodeError) as exc:
             log.info("watch of %s broke: %s", kind.plural, exc)
         failures += 1
-        longest = min(0.1 * 2**failures, LONGEST_PAUSE_SECONDS)
-        await asyncio.sleep(random.uniform(0.5, 1) * longest)  # noqa: S311 - not a secret
+        await asyncio.sleep(_pause(failures))
+
+
+def _pause(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    longest: float = min(0.1 * 2**failures, LONGEST_PAUSE_SECONDS)
+    return random.uniform(0.5, 1) * longest  # noqa: S311 - not a secret
 
 
 def _params(version: str) -> dict[str, str]:

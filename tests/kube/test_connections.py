@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from controller.apis import kinds
 from controller.apiserver.errors import TooManyRequestsError
+from controller.kube import client as client_module
 from controller.kube import watching
 from controller.kube.access import Access
 from controller.kube.client import Client
@@ -46,12 +47,30 @@ def script() -> Script:
 @pytest.fixture
 async def api(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     monkeypatch.setattr(watching, "LONGEST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(watching, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(watching, "SILENCE_SECONDS", 0.5)
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", script.answer)
     server = TestServer(application, host="127.0.0.1", shutdown_timeout=0)
     async with server, Client(Access(server=str(server.make_url("")).rstrip("/"))) as client:
         yield client
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The failures in a row before each pause; no pause takes any time."""
+    counted: list[int] = []
+
+    def pause(failures: int) -> float:
+        counted.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(watching, "_pause", pause)
+    return counted
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What watching has logged."""
+    return [r.getMessage() for r in caplog.records if r.name == watching.__name__]
 
 
 def node(name: str, version: str, **parts: Any) -> dict[str, Any]:
@@ -134,13 +153,54 @@ async def test_an_answer_that_is_no_kubernetes_is_not_the_end(script: Script, ap
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
 
 
-async def test_silence_is_taken_for_a_broken_connection(script: Script, api: Client) -> None:
+async def test_a_silent_watch_is_taken_up_anew_as_a_matter_of_course(
+    script: Script,
+    api: Client,
+    caplog: pytest.LogCaptureFixture,
+    pauses: list[int],
+) -> None:
+    caplog.set_level("INFO", watching.__name__)
     script.answers = [
         listed("5"),
         told(then="silent"),
+        told(then="silent"),
         told(("ADDED", node("a", "6")), then="silent"),
     ]
+
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
+
+    assert script.versions() == ["list", "5", "5", "5"]
+    assert pauses == []
+    assert complaints(caplog) == []
+
+
+async def test_a_server_that_does_not_even_answer_is_said_and_given_time(
+    script: Script,
+    api: Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    pauses: list[int],
+) -> None:
+    caplog.set_level("INFO", watching.__name__)
+
+    async def nothing(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets the event")
+
+    monkeypatch.setattr(client_module, "REQUEST_SECONDS", 1)
+    script.answers = [
+        listed("5"),
+        told(then="silent"),
+        nothing,
+        nothing,
+        told(("ADDED", node("a", "6")), then="silent"),
+    ]
+
+    assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
+
+    assert pauses == [1, 2]
+    broke = "watch of nodes broke: the API server did not answer in time"
+    assert complaints(caplog) == [broke, broke]
 
 
 @pytest.mark.parametrize(
