@@ -27,7 +27,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except (OptionsError, access.AccessError) as exc:
         print(exc, file=sys.stderr)
         return 2
-    logs.configure(options.log_level, options.log_output_paths)
+    try:
+        logs.configure(options.log_level, options.log_output_paths, options.log_error_output_paths)
+    except OSError as exc:
+        print(f"LOG_OUTPUT_PATHS or LOG_ERROR_OUTPUT_PATHS cannot be used: {exc}", file=sys.stderr)
+        return 2
     replica = Replica(
         options,
         way,

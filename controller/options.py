@@ -118,8 +118,9 @@ class Options:
     """CA of that API server, PEM in base64; the controller's own CA when empty."""
 
     isolated_vpc: bool = False
-    """The VPC has no way to the Pricing and IAM APIs: use the prices shipped with the image and
-    only instance profiles that exist."""
+    """The VPC has no way to the Pricing and IAM APIs. On-demand prices are then estimated from
+    EC2's spot prices (a type that has none is not offered), and EC2NodeClasses must name an
+    instance profile that exists."""
 
     eks_control_plane: bool = False
     """The API server is EKS's: its version is asked of EKS instead of the server."""
@@ -193,13 +194,17 @@ class Options:
     """Port of `/healthz` and `/readyz`; 0 switches them off."""
 
     enable_profiling: bool = False
-    """Serves a profile of the running controller beside its metrics."""
+    """Serves profiles beside the metrics: `/debug/pprof/profile?seconds=30` (what the event loop
+    spends its time on) and `/debug/pprof/goroutine` (where every task waits). The paths are
+    Karpenter's; the answers are Python's, as text."""
 
     disable_leader_election: bool = False
     """Acts without holding the Lease; only safe where a single controller can ever run."""
 
     leader_election_name: str = "karpenter-leader-election"
-    """Name of the Lease. Karpenter's, so that the two can never act at once."""
+    """Name of the Lease. Karpenter's, so that the two can never act at once. It lasts 15 s, is
+    renewed every 2 s, and given up after 10 s without: client-go's defaults. Karpenter has no
+    settings for these, and neither have we."""
 
     leader_election_namespace: str = ""
     """Namespace of the Lease; the controller's own when empty."""
@@ -217,10 +222,12 @@ class Options:
     """Requests to the Kubernetes API that may go out at once."""
 
     memory_limit: Annotated[int, Range(-1)] = -1
-    """Bytes of memory the container may use; -1 when it has no limit."""
+    """Bytes of memory the container may use; -1 when it has no limit. From 90 % of it on, garbage
+    is collected at once, and a warning says how near the limit is."""
 
     cpu_requests: Count = 1000
-    """Thousandths of a CPU the container may count on; how much is reconciled at once follows."""
+    """Thousandths of a CPU the container may count on. How many objects each loop works on at once
+    follows: from 10 or 100 with one CPU to 1,000 or 5,000 with sixty."""
 
     log_level: LogLevel = "info"
     """The least severe lines that are logged."""
@@ -229,7 +236,7 @@ class Options:
     """Where lines go: `stdout`, `stderr` or files, separated by commas."""
 
     log_error_output_paths: tuple[str, ...] = ("stderr",)
-    """Where failures of logging itself go."""
+    """Where it is said that a log line could not be written: `stdout`, `stderr` or files."""
 
     @property
     def lease_namespace(self) -> str:

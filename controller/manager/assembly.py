@@ -16,7 +16,7 @@ from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
-from controller.manager.loops import Loop, Reconciler, Rounds, Singleton
+from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Workers
 from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.clock import Clock
@@ -40,8 +40,10 @@ from controller.state.cluster import Cluster, key_of
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
-MANY = 100
-"""Workers where passes mostly wait: for calls to the cloud, which are joined into batches."""
+ONE = Workers(1, 1)
+FEW = Workers(10, 1000)
+MANY = Workers(100, 5000)
+"""Where passes mostly wait: for calls to the cloud, which are joined into batches."""
 
 SHORTEST_NOMINATION = timedelta(seconds=10)
 
@@ -79,8 +81,8 @@ class Assembly:
         self._recorder = recorder
         self._is_acting = False
 
-        def loop(name: str, reconciler: Reconciler, workers: int = 10) -> Loop:
-            return Loop(name, reconciler, metrics, workers)
+        def loop(name: str, reconciler: Reconciler, workers: Workers = FEW) -> Loop:
+            return Loop(name, reconciler, metrics, workers.with_cpu(options.cpu_requests))
 
         def singleton(name: str, rounds: Rounds) -> Singleton:
             return Singleton(name, rounds, metrics)
@@ -107,7 +109,7 @@ class Assembly:
         self._nodes = loop("node.termination", terminator, MANY)
         # Nobody runs these where they are switched off, and then nobody hears their nudges.
         gates = options.feature_gates
-        self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), 1)
+        self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE)
         self._buffers = loop("capacitybuffer", Resolution(api, cluster, clock))
         self._loops = (
             self._pools, self._classes, self._claims, self._consolidatable, self._expiration,

@@ -25,6 +25,9 @@ FIRST_RETRY_SECONDS = 0.05
 
 LONGEST_RETRY_SECONDS = 60.0
 
+MOST_CPUS = 60
+"""Where more CPU makes no more workers, as with Karpenter."""
+
 log = logging.getLogger(__name__)
 
 
@@ -40,6 +43,19 @@ class Rounds(Protocol):
 
     async def run_once(self) -> timedelta:
         """Do it once; return how long to pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How many keys a loop may work on at once: `least` with one CPU, `most` with sixty."""
+
+    least: int
+    most: int
+
+    def with_cpu(self, thousandths: int) -> int:
+        """Return the number for a CPU request, in thousandths; between the two it is a line."""
+        cpus = min(max(-(-thousandths // 1000), 1), MOST_CPUS)
+        return self.least + (self.most - self.least) * (cpus - 1) // (MOST_CPUS - 1)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,8 @@ import prometheus_client
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.manager import profiling
+
 SHUTDOWN_SECONDS = 1.0
 
 
@@ -48,8 +50,8 @@ def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
     return application
 
 
-def metrics(registry: CollectorRegistry) -> web.Application:
-    """Return the page that is scraped."""
+def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.Application:
+    """Return the page that is scraped, and where asked the profiles beside it."""
 
     async def page(_: web.Request) -> web.Response:
         body = prometheus_client.generate_latest(registry)
@@ -57,6 +59,8 @@ def metrics(registry: CollectorRegistry) -> web.Application:
 
     application = web.Application()
     application.router.add_get("/metrics", page)
+    if with_profiles:
+        profiling.add_to(application)
     return application
 
 

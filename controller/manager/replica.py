@@ -23,7 +23,7 @@ from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.kube.access import Access
 from controller.kube.client import Client
-from controller.manager import handlers, probes
+from controller.manager import handlers, memory, probes
 from controller.manager.assembly import Assembly, Ports, RunningCloud
 from controller.manager.leadership import Leadership
 from controller.manager.metering import MeteredCloud
@@ -104,7 +104,8 @@ class Replica:
             host = options.bind_address
             health = probes.health(lambda: self._cluster.awaited)
             await own(probes.serving(health, host, options.health_probe_port))
-            await own(probes.serving(probes.metrics(metrics.registry), host, options.metrics_port))
+            page = probes.metrics(metrics.registry, with_profiles=options.enable_profiling)
+            await own(probes.serving(page, host, options.metrics_port))
             if not options.disable_cluster_state_observability:
                 metrics.registry.register(ClusterState(self._cluster, self._clock))
             made = self._make_cloud(options, await cluster_dns(api))
@@ -116,6 +117,7 @@ class Replica:
             self._cluster.tell(assembly.told)
             watches = Watches(api, self._cluster)
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(memory.keep_below(options.memory_limit))
                 tasks.create_task(watches.run())
                 tasks.create_task(self._watch_custom_resources(watches))
                 tasks.create_task(self._lead(lease_api, watches, solve, assembly))

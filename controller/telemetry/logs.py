@@ -11,9 +11,11 @@ import contextlib
 import logging
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
@@ -26,6 +28,8 @@ LEVELS: Mapping[str, int] = {
 
 # Libraries that tell the story of every request at levels meant for people.
 QUIET = ("aiohttp.access", "asyncio", "botocore", "boto3", "urllib3", "kopf")
+
+STREAMS = ("stdout", "stderr")
 
 SECRET_WORDS = ("token", "secret", "password", "authorization", "credential", "private")
 
@@ -75,16 +79,52 @@ class Lines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def configure(level: str, output_paths: Sequence[str] = ("stdout",)) -> None:
+class _Reporting(logging.Handler):
+    """Says where the settings want it when a line could not be written."""
+
+    failure_streams: Sequence[TextIO] = ()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Tell what failed, and which line it was."""
+        for stream in self.failure_streams:
+            # Where not even this can be written, there is nobody left to tell.
+            with contextlib.suppress(OSError, ValueError):
+                stream.write(f"a log line was lost: {record.name}: {record.msg!r}\n")
+                traceback.print_exc(file=stream)
+                stream.flush()
+
+
+class _StreamHandler(_Reporting, logging.StreamHandler[TextIO]):
+    pass
+
+
+class _FileHandler(_Reporting, logging.FileHandler):
+    pass
+
+
+def configure(
+    level: str,
+    output_paths: Sequence[str] = ("stdout",),
+    error_output_paths: Sequence[str] = ("stderr",),
+) -> None:
     """Send the logs of the whole process where the settings say, as JSON lines.
 
-    `level` is `debug`, `info` or `error`; a path is `stdout`, `stderr` or a file.
+    Args:
+        level: `debug`, `info` or `error`.
+        output_paths: each `stdout`, `stderr` or a file.
+        error_output_paths: the same, for what is said when a line cannot be written.
+
+    Raises:
+        OSError: a file cannot be opened.
+
     """
+    failure_streams = [_stream(path) for path in error_output_paths]
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
     for path in output_paths:
         handler = _handler(path)
+        handler.failure_streams = failure_streams
         handler.setFormatter(Lines())
         root.addHandler(handler)
     root.setLevel(LEVELS[level])
@@ -92,9 +132,15 @@ def configure(level: str, output_paths: Sequence[str] = ("stdout",)) -> None:
         logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))
 
 
-def _handler(path: str) -> logging.Handler:
-    streams: Mapping[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
-    return logging.StreamHandler(streams[path]) if path in streams else logging.FileHandler(path)
+def _handler(path: str) -> _Reporting:
+    return _StreamHandler(_stream(path)) if path in STREAMS else _FileHandler(path)
+
+
+def _stream(path: str) -> TextIO:
+    if path in STREAMS:
+        stream: TextIO = getattr(sys, path)
+        return stream
+    return Path(path).open("a")
 
 
 def _written(created: float) -> str:

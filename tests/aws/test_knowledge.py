@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -155,6 +156,34 @@ async def test_the_last_known_price_is_kept_and_none_is_made_up() -> None:
     assert pricing.on_demand("m5.xlarge") is None
     assert "not allowed" in pricing.problems["on-demand"]
     assert "no spot price" in pricing.problems["spot"]
+
+
+def spot_row(instance_type: str, zone: str, price: str) -> dict[str, Any]:
+    return {
+        "InstanceType": instance_type,
+        "AvailabilityZone": zone,
+        "SpotPrice": price,
+        "Timestamp": datetime.now(UTC),
+    }
+
+
+async def test_without_a_way_to_the_pricing_api_on_demand_prices_follow_spot() -> None:
+    rows = [
+        spot_row("m5.large", "us-west-2a", "0.04"),
+        spot_row("m5.large", "us-west-2b", "0.02"),
+        spot_row("c5.large", "us-west-2a", "0.03"),
+    ]
+    pricing = Pricing(Scripted(describe_spot_price_history=rows), isolated=True)
+
+    assert await pricing.refresh()
+
+    large, small = pricing.on_demand("m5.large"), pricing.on_demand("c5.large")
+    assert large is not None
+    assert small is not None
+    assert large > small > 0.03
+    assert large == pytest.approx(0.1)
+    assert pricing.on_demand("m5.metal") is None
+    assert pricing.problems == {}
 
 
 @pytest.mark.parametrize(

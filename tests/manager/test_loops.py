@@ -11,7 +11,7 @@ import pytest
 
 from controller.apiserver.errors import ConflictError
 from controller.manager import loops
-from controller.manager.loops import Loop, Singleton
+from controller.manager.loops import Loop, Singleton, Workers
 from controller.telemetry.metrics import Metrics
 
 Pass = Callable[[str], Awaitable[timedelta | None]]
@@ -182,3 +182,11 @@ async def test_rounds_go_on_after_a_failure(metrics: Metrics) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert rounds.count == 2
+
+
+@pytest.mark.parametrize(
+    ("thousandths", "workers"),
+    [(0, 10), (500, 10), (1000, 10), (1001, 26), (30_000, 496), (60_000, 1000), (90_000, 1000)],
+)
+def test_more_cpu_makes_more_workers(thousandths: int, workers: int) -> None:
+    assert Workers(10, 1000).with_cpu(thousandths) == workers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter
 
@@ -41,3 +43,46 @@ async def test_metrics_are_text_for_prometheus() -> None:
 async def test_port_0_serves_nothing() -> None:
     async with probes.serving(probes.metrics(CollectorRegistry()), "127.0.0.1", 0):
         pass
+
+
+async def test_profiles_are_served_beside_the_metrics_where_asked() -> None:
+    async def a_task_with_a_name() -> None:
+        await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(a_task_with_a_name())
+    (port,) = free_ports(1)
+    application = probes.metrics(CollectorRegistry(), with_profiles=True)
+    async with probes.serving(application, "127.0.0.1", port):
+        status, profile = await get(port, "/debug/pprof/profile?seconds=0.05")
+        assert status == 200
+        assert "cumtime" in profile
+        status, tasks = await get(port, "/debug/pprof/goroutine")
+        assert status == 200
+        assert "a_task_with_a_name" in tasks
+    waiting.cancel()
+
+
+async def test_a_profile_that_cannot_be_taken_says_what_can() -> None:
+    (port,) = free_ports(1)
+    application = probes.metrics(CollectorRegistry(), with_profiles=True)
+    async with probes.serving(application, "127.0.0.1", port):
+        for seconds in ("soon", "0", "-1", "nan", "1000"):
+            status, text = await get(port, f"/debug/pprof/profile?seconds={seconds}")
+            assert status == 400
+            assert "up to 120" in text
+
+
+async def test_one_profile_is_taken_at_a_time() -> None:
+    (port,) = free_ports(1)
+    application = probes.metrics(CollectorRegistry(), with_profiles=True)
+    async with probes.serving(application, "127.0.0.1", port):
+        both = [get(port, "/debug/pprof/profile?seconds=2") for _ in range(2)]
+        answers = await asyncio.gather(*both)
+    assert sorted(status for status, _ in answers) == [200, 409]
+
+
+async def test_and_nowhere_else() -> None:
+    (port,) = free_ports(1)
+    async with probes.serving(probes.metrics(CollectorRegistry()), "127.0.0.1", port):
+        status, _ = await get(port, "/debug/pprof/profile?seconds=0.05")
+    assert status == 404

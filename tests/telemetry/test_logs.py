@@ -85,3 +85,17 @@ def test_a_value_json_does_not_know_is_written_as_text(file: Path) -> None:
     logs.configure("info", [str(file)])
     logging.getLogger("x").info("hello", extra={"where": Path("/somewhere")})
     assert lines(file)[0]["where"] == "/somewhere"
+
+
+def test_a_line_that_cannot_be_written_is_told_where_the_settings_say(
+    file: Path, tmp_path: Path
+) -> None:
+    complaints = tmp_path / "complaints"
+    logs.configure("info", [str(file)], [str(complaints)])
+    logging.getLogger("x").info("%d of %d", 1)
+    logging.getLogger("x").info("the next")
+
+    told = complaints.read_text()
+    assert "a log line was lost: x: '%d of %d'" in told
+    assert "TypeError" in told
+    assert [line["message"] for line in lines(file)] == ["the next"]

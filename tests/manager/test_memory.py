@@ -1,0 +1,74 @@
+"""Near the memory limit garbage goes at once, and it is said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from controller.manager import memory
+
+LIMIT = 1000
+
+
+class Cyclic:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def no_collection_by_itself() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def looked(monkeypatch: pytest.MonkeyPatch, *seen: int) -> None:
+    """Let it look at memory so many times, and see this."""
+    left = list(seen)
+
+    def used() -> int:
+        if not left:
+            raise asyncio.CancelledError
+        return left.pop(0)
+
+    monkeypatch.setattr(memory, "LOOK_SECONDS", 0)
+    with contextlib.suppress(asyncio.CancelledError):
+        await memory.keep_below(LIMIT, used)
+
+
+@pytest.mark.usefixtures("no_collection_by_itself")
+@pytest.mark.parametrize(("used", "collected"), [(900, False), (901, True)])
+async def test_garbage_goes_from_nine_tenths_of_the_limit_on(
+    monkeypatch: pytest.MonkeyPatch, used: int, collected: bool
+) -> None:
+    garbage = weakref.ref(Cyclic())
+
+    await looked(monkeypatch, used, used)
+
+    assert (garbage() is None) is collected
+
+
+async def test_it_is_said_once_each_time_the_line_is_crossed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Above, after the collection, above, below, above, after the collection.
+    await looked(monkeypatch, 950, 940, 950, 100, 960, 950)
+
+    assert [record.used for record in caplog.records] == [950, 960]  # type: ignore[attr-defined]
+    assert "raise the container's memory" in caplog.text
+
+
+async def test_without_a_limit_there_is_nothing_to_do() -> None:
+    async with asyncio.timeout(20):
+        await memory.keep_below(-1)
+
+
+def test_what_a_process_holds_is_counted() -> None:
+    assert 2**20 < memory.resident() < 2**36
