@@ -23,7 +23,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     try:
         options = Options.parse(argv, environ)
-        way = access.found(environ)
+        replica = Replica(
+            options,
+            access.found(environ),
+            lambda options, dns: AWSCloudProvider(options, cluster_dns=dns),
+            environ=environ,
+        )
     except (OptionsError, access.AccessError) as exc:
         print(exc, file=sys.stderr)
         return 2
@@ -32,12 +37,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except OSError as exc:
         print(f"LOG_OUTPUT_PATHS or LOG_ERROR_OUTPUT_PATHS cannot be used: {exc}", file=sys.stderr)
         return 2
-    replica = Replica(
-        options,
-        way,
-        lambda options, dns: AWSCloudProvider(options, cluster_dns=dns),
-        environ=environ,
-    )
     try:
         asyncio.run(replica.run())
     except Exception:

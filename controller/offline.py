@@ -28,6 +28,7 @@ from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from controller.state import world as worlds
+from controller.state.recorded import WorldError
 
 
 class QuestionError(Exception):
@@ -58,7 +59,7 @@ def read(path: Path) -> worlds.World:
         named = worlds.types_file(content) if isinstance(content, Mapping) else None
         types = _json(path.parent / named) if named else None
         return worlds.load(content, types=types)
-    except worlds.WorldError as error:
+    except WorldError as error:
         raise QuestionError(f"{path}: {error}") from error
 
 

@@ -169,8 +169,9 @@ class Options:
     """Leaves pods with resource claims (dynamic resource allocation) alone."""
 
     scheduler_config: str = ""
-    """Path of a YAML file with the cluster's default topology spread constraints, as
-    kube-scheduler knows them; empty means kube-scheduler's own defaults."""
+    """The cluster's default topology spread constraints, as kube-scheduler was given them
+    (`podTopologySpread.defaultConstraints`): the path of a YAML file, or its content when it
+    begins with `{`. Empty means that pods that state none are spread by chance."""
 
     feature_gates: FeatureGates = FeatureGates()
     """What is switched on beyond the defaults."""

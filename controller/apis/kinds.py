@@ -79,6 +79,9 @@ VOLUME_ATTACHMENT = Kind(
 PRIORITY_CLASS = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, workloads.PriorityClass
 )
+REPLICATION_CONTROLLER = Kind(
+    "v1", "ReplicationController", "replicationcontrollers", True, workloads.ReplicationController
+)
 SERVICE = Kind("v1", "Service", "services", True, workloads.Service)
 EVENT = Kind("v1", "Event", "events", True, workloads.Event)
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases", True, workloads.Lease)

@@ -238,9 +238,23 @@ class VolumeAttachment(Wire):
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
 
 
-class ServiceSpec(Wire):
-    """Where a service is reached inside the cluster."""
+class ReplicationControllerSpec(Wire):
+    """Which pods are its own."""
 
+    selector: dict[str, str] = {}
+
+
+class ReplicationController(Wire):
+    """A ReplicationController."""
+
+    metadata: ObjectMeta
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+
+
+class ServiceSpec(Wire):
+    """Where a service is reached inside the cluster, and which pods stand behind it."""
+
+    selector: dict[str, str] = {}
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
 
 

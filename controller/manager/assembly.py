@@ -37,6 +37,7 @@ from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster, key_of
+from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -69,6 +70,7 @@ class Ports:
     metrics: Metrics
     clock: Clock
     solve: Solve
+    spreads: DefaultSpreads
 
 
 class Assembly:
@@ -93,7 +95,7 @@ class Assembly:
             max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
         )  # fmt: skip
         finalization = Finalization(api, cloud, cluster, metrics, clock)
-        nomination = Nomination(api, cloud, cluster, provisioner.plan)
+        nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads)
         lifecycle = Lifecycle(
             api, cloud, cluster, recorder, metrics, clock, finalization, nomination
         )

@@ -25,15 +25,17 @@ from controller.kube.access import Access
 from controller.kube.client import Client
 from controller.manager import handlers, memory, probes
 from controller.manager.assembly import Assembly, Ports, RunningCloud
+from controller.manager.configuration import default_constraints
 from controller.manager.leadership import Leadership
 from controller.manager.metering import MeteredCloud
 from controller.manager.overlaying import OverlaidCloud
-from controller.manager.solving import Solver, TimedSolve
+from controller.manager.solving import Solver, SpreadingSolve, TimedSolve
 from controller.manager.watches import Watches, followed
 from controller.options import Options
 from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
+from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import ClusterState, Metrics
 
@@ -64,6 +66,7 @@ class Replica:
         self._identity = identity(environ)
         self._clock = clock
         self._cluster = Cluster(followed(options))
+        self._spreads = DefaultSpreads(default_constraints(options), self._cluster)
         self._metrics = Metrics(version=own_version())
 
     async def run(self) -> None:
@@ -128,14 +131,15 @@ class Replica:
             self._access, qps=qps, burst=burst, user_agent=agent, observer=self._metrics.requested
         )
 
-    def _solve(self, solver: Solver) -> TimedSolve:
+    def _solve(self, solver: Solver) -> SpreadingSolve:
         settings = Settings(
             preference_policy=self._options.preference_policy,
             min_values_policy=self._options.min_values_policy,
         )
-        return TimedSolve(solver, settings, self._options.solve_time_limit)
+        timed = TimedSolve(solver, settings, self._options.solve_time_limit)
+        return SpreadingSolve(timed, self._spreads)
 
-    def _assembled(self, api: ApiServer, cloud: RunningCloud, solve: TimedSolve) -> Assembly:
+    def _assembled(self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve) -> Assembly:
         options = self._options
         ports = Ports(
             api=api,
@@ -145,6 +149,7 @@ class Replica:
             metrics=self._metrics,
             clock=self._clock,
             solve=solve,
+            spreads=self._spreads,
         )
         ca = base64.b64encode(self._access.ca.encode()).decode()
         return Assembly(ports, options, ca_bundle=options.cluster_ca_bundle or ca)
@@ -154,7 +159,7 @@ class Replica:
         await handlers.run(watches.custom_resources, self._access, watches.take)
 
     async def _lead(
-        self, api: ApiServer, watches: Watches, solve: TimedSolve, assembly: Assembly
+        self, api: ApiServer, watches: Watches, solve: SpreadingSolve, assembly: Assembly
     ) -> None:
         options, name = self._options, self._options.leader_election_name
 

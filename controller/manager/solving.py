@@ -26,6 +26,7 @@ from controller.apis.pods import Pod
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
+from controller.state.spreads import DefaultSpreads
 
 Answer = TypeVar("Answer")
 
@@ -105,6 +106,22 @@ class TimedSolve:
     async def warm_up(self) -> None:
         """Start the process, so that the first pods need not wait for it."""
         await self.solver.solve(prepare)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadingSolve:
+    """Asks the engine about pods with the spread constraints that the cluster gives them."""
+
+    solve: TimedSolve
+    spreads: DefaultSpreads
+
+    async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        """Place the pods in the world of the snapshot."""
+        return await self.solve(self.spreads.applied(pods), snapshot)
+
+    async def warm_up(self) -> None:
+        """Start the process, so that the first pods need not wait for it."""
+        await self.solve.warm_up()
 
 
 @dataclass(slots=True)

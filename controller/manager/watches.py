@@ -34,6 +34,15 @@ NOT_SERVED_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+SELECTING: tuple[Kind[Any], ...] = (
+    kinds.SERVICE,
+    kinds.REPLICATION_CONTROLLER,
+    kinds.REPLICA_SET,
+    kinds.STATEFUL_SET,
+)
+"""The kinds whose selectors say among whom a pod is spread by default."""
+
+
 def followed(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds to mirror: those always needed, and those of the features switched on."""
     gates = options.feature_gates
@@ -41,6 +50,7 @@ def followed(options: Options) -> tuple[Kind[Any], ...]:
         *MIRRORED,
         *((kinds.NODE_OVERLAY,) if gates.node_overlay else ()),
         *((kinds.CAPACITY_BUFFER, kinds.POD_TEMPLATE) if gates.capacity_buffer else ()),
+        *(SELECTING if options.scheduler_config else ()),
     )
 
 

@@ -6,25 +6,23 @@ here a parsed object becomes a `World`, or an error that names the object and th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from controller.apis import labels
 from controller.apis.capacitybuffer import CapacityBuffer
-from controller.apis.meta import Wire
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
-from controller.apis.pods import Pod, Quantities
-from controller.apis.taints import Requirement
+from controller.apis.pods import Pod
+from controller.apis.schedulerconfig import default_constraints
 from controller.apis.workloads import (
     CSINode,
     DaemonSet,
+    Deployment,
     LimitRange,
     Namespace,
     PersistentVolume,
@@ -32,20 +30,21 @@ from controller.apis.workloads import (
     PodDisruptionBudget,
     PodTemplate,
     PriorityClass,
+    ReplicaSet,
+    ReplicationController,
     Scalable,
+    Service,
+    StatefulSet,
     StorageClass,
 )
-from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.constraints.requirements import value_set
-from controller.constraints.resources import parsed
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.state.buffers import Mould, replicas, virtual_pods
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting, overlaid
+from controller.state.recorded import WorldError, objects
+from controller.state.recordedtypes import check_terms, from_file, stated
 from controller.state.snapshot import Snapshot
-
-
-class WorldError(ValueError):
-    """A world that cannot be read; the message names the object and the field."""
+from controller.state.spreads import Selectors, with_default_spreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,47 +58,6 @@ class World:
     """The pods that stand for the room of capacity buffers; placed after all others."""
 
 
-class OfferingRow(Wire):
-    """An offering as a world states it."""
-
-    requirements: dict[str, str]
-    price: float
-    available: bool = True
-    reservation_capacity: int = 0
-
-
-class InstanceTypeRow(Wire):
-    """An instance type as a world states it."""
-
-    name: str
-    requirements: list[Requirement] = []
-    offerings: list[OfferingRow] = []
-    capacity: Quantities = {}
-    overhead: Quantities = {}
-
-
-class FileOfferingRow(Wire, rename="pascal"):
-    """An offering in the layout of Karpenter's kwok type files."""
-
-    price: float
-    requirements: list[Requirement] = []
-
-
-class FileTypeRow(Wire):
-    """An instance type in the layout of Karpenter's kwok type files."""
-
-    name: str
-    architecture: str
-    operating_systems: list[str]
-    resources: Quantities
-    offerings: list[FileOfferingRow] = []
-
-
-KWOK_GROUP = "karpenter.kwok.sh"
-KWOK_OVERHEAD = {"cpu": 100, "memory": 10 * 2**20 * 1000}
-"""What Karpenter's kwok provider keeps of every machine, in thousandths."""
-
-_AWS_NAME = re.compile(r"^\w+\.(nano|micro|small|medium|large|\d*xlarge|metal)$", re.ASCII)
 _KNOWN = frozenset(
     {
         "pods",
@@ -117,6 +75,8 @@ _KNOWN = frozenset(
         "storageClasses",
         "csiNodes",
         "podDisruptionBudgets",
+        "services",
+        "replicationControllers",
         "podTemplates",
         "replicaSets",
         "statefulSets",
@@ -128,7 +88,6 @@ _KNOWN = frozenset(
         "instanceTypes",
     }
 )
-_T = TypeVar("_T")
 
 
 def types_file(world: Mapping[str, Any]) -> str | None:
@@ -158,159 +117,36 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
     for key in ("pods", "instanceTypes"):
         if key not in world:
             raise WorldError(f"{key}: required")
-    found_types = _types_from_file(types) if types_file(world) else _types(world["instanceTypes"])
+    found_types = from_file(types) if types_file(world) else stated(world["instanceTypes"])
     pods = _with_priorities(
-        _objects(world, "pods", Pod), _objects(world, "priorityClasses", PriorityClass)
+        objects(world, "pods", Pod), objects(world, "priorityClasses", PriorityClass)
     )
-    pools = tuple(one for one in _objects(world, "nodePools", NodePool) if _usable(one))
+    pools = tuple(one for one in objects(world, "nodePools", NodePool) if _usable(one))
     for pool in pools:
-        _check_terms(pool.spec.template.spec.requirements, f"nodePools {pool.metadata.name}")
-    overlays = _objects(world, "nodeOverlays", NodeOverlay)
+        check_terms(pool.spec.template.spec.requirements, f"nodePools {pool.metadata.name}")
+    overlays = objects(world, "nodeOverlays", NodeOverlay)
     snapshot = Snapshot(
-        nodes=_state_nodes(
-            _objects(world, "nodes", Node), _objects(world, "nodeClaims", NodeClaim)
-        ),
+        nodes=_state_nodes(objects(world, "nodes", Node), objects(world, "nodeClaims", NodeClaim)),
         pods=tuple(pod for pod in pods if pod.spec.node_name),
         node_pools=pools,
         instance_types=_types_by_pool(found_types, pools, overlays),
-        daemon_sets=_objects(world, "daemonSets", DaemonSet),
-        namespaces=_objects(world, "namespaces", Namespace),
-        limit_ranges=_objects(world, "limitRanges", LimitRange),
-        persistent_volumes=_objects(world, "persistentVolumes", PersistentVolume),
-        persistent_volume_claims=_objects(world, "persistentVolumeClaims", PersistentVolumeClaim),
-        storage_classes=_objects(world, "storageClasses", StorageClass),
-        csi_nodes=_objects(world, "csiNodes", CSINode),
-        pod_disruption_budgets=_objects(world, "podDisruptionBudgets", PodDisruptionBudget),
+        daemon_sets=objects(world, "daemonSets", DaemonSet),
+        namespaces=objects(world, "namespaces", Namespace),
+        limit_ranges=objects(world, "limitRanges", LimitRange),
+        persistent_volumes=objects(world, "persistentVolumes", PersistentVolume),
+        persistent_volume_claims=objects(world, "persistentVolumeClaims", PersistentVolumeClaim),
+        storage_classes=objects(world, "storageClasses", StorageClass),
+        csi_nodes=objects(world, "csiNodes", CSINode),
+        pod_disruption_budgets=objects(world, "podDisruptionBudgets", PodDisruptionBudget),
     )
+    settings = _settings(world.get("settings", {}))
+    spread = _spreading(world, settings.pop("SCHEDULER_CONFIG", None))
     return World(
         snapshot,
-        tuple(pod for pod in pods if _waits(pod)),
-        _settings(world.get("settings", {})),
-        _buffer_pods(world),
+        tuple(spread(pod for pod in pods if _waits(pod))),
+        {name: str(value) for name, value in settings.items()},
+        tuple(spread(_buffer_pods(world))),
     )
-
-
-def _objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...]:
-    rows = world.get(key)
-    if rows is None:
-        return ()
-    if not isinstance(rows, list):
-        raise WorldError(f"{key}: expected a list")
-    try:
-        return tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
-    except msgspec.ValidationError:
-        for index, row in enumerate(rows):
-            _converted(row, kind, f"{key}[{index}] {_name(row)}".rstrip())
-        raise
-
-
-def _converted(row: object, kind: type[_T], where: str) -> _T:
-    try:
-        return msgspec.convert(row, kind)
-    except msgspec.ValidationError as exc:
-        text, _, path = str(exc).partition(" - at `")
-        field = path.rstrip("`").removeprefix("$").lstrip(".") or "the object itself"
-        raise WorldError(f"{where}: {field}: {text}") from exc
-
-
-def _name(row: object) -> str:
-    metadata = row.get("metadata") if isinstance(row, Mapping) else None
-    if not isinstance(metadata, Mapping):
-        return str(row.get("name", "")) if isinstance(row, Mapping) else ""
-    namespace = metadata.get("namespace")
-    name = str(metadata.get("name", ""))
-    return f"{namespace}/{name}" if namespace else name
-
-
-def _types(rows: object) -> tuple[InstanceType, ...]:
-    if not isinstance(rows, list):
-        raise WorldError('instanceTypes: expected a list, or an object such as {"file": PATH}')
-    found = []
-    for index, row in enumerate(rows):
-        where = f"instanceTypes[{index}] {_name(row)}".rstrip()
-        one = _converted(row, InstanceTypeRow, where)
-        _check_terms(one.requirements, where)
-        found.append(
-            InstanceType(
-                name=one.name,
-                requirements=tuple(one.requirements),
-                offerings=tuple(
-                    Offering(
-                        offering.requirements,
-                        offering.price,
-                        offering.available,
-                        offering.reservation_capacity,
-                    )
-                    for offering in one.offerings
-                ),
-                capacity=_quantities(one.capacity, f"{where}: capacity"),
-                overhead=_quantities(one.overhead, f"{where}: overhead"),
-            )
-        )
-    return tuple(found)
-
-
-def _types_from_file(rows: object) -> tuple[InstanceType, ...]:
-    if not isinstance(rows, list):
-        raise WorldError("the file of instance types: expected a JSON list")
-    found = []
-    for index, row in enumerate(rows):
-        where = f"the file of instance types: [{index}] {_name(row)}".rstrip()
-        one = _converted(row, FileTypeRow, where)
-        found.append(
-            InstanceType(
-                name=one.name,
-                requirements=tuple(_file_requirements(one)),
-                offerings=tuple(
-                    Offering(
-                        {term.key: term.values[0] for term in offering.requirements if term.values},
-                        offering.price,
-                    )
-                    for offering in one.offerings
-                ),
-                capacity=_quantities({"pods": "110", **one.resources}, f"{where}: resources"),
-                overhead=KWOK_OVERHEAD,
-            )
-        )
-    return tuple(found)
-
-
-def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
-    """Yield what Karpenter's kwok provider says of such a type."""
-    cpu, memory = str(row.resources.get("cpu", "")), str(row.resources.get("memory", ""))
-    size = _AWS_NAME.match(row.name)
-    family = re.split(r"[.-]", row.name, maxsplit=1)
-    said = {
-        labels.INSTANCE_TYPE: [row.name],
-        labels.ARCH: [row.architecture],
-        labels.OS: row.operating_systems,
-        labels.ZONE: _offered(row, labels.ZONE),
-        labels.CAPACITY_TYPE: _offered(row, labels.CAPACITY_TYPE),
-        f"{KWOK_GROUP}/instance-size": [size.group(1) if size else cpu],
-        f"{KWOK_GROUP}/instance-family": [family[0] if len(family) > 1 else row.name[:1]],
-        f"{KWOK_GROUP}/instance-cpu": [cpu],
-        f"{KWOK_GROUP}/instance-memory": [memory],
-    }
-    for key, values in said.items():
-        yield Requirement(key=key, operator="In", values=values)
-
-
-def _offered(row: FileTypeRow, key: str) -> list[str]:
-    values = {
-        value
-        for offering in row.offerings
-        for term in offering.requirements
-        if term.key == key
-        for value in term.values
-    }
-    return sorted(values)
-
-
-def _quantities(amounts: Quantities, where: str) -> dict[str, int]:
-    try:
-        return parsed(amounts)
-    except ValueError as exc:
-        raise WorldError(f"{where}: {exc}") from exc
 
 
 def _types_by_pool(
@@ -327,18 +163,31 @@ def _types_by_pool(
         raise WorldError(f"nodeOverlays: {exc}") from exc
 
 
-def _check_terms(terms: Sequence[Requirement], where: str) -> None:
-    for index, term in enumerate(terms):
-        try:
-            value_set(term.operator, term.values)
-        except ValueError as exc:
-            raise WorldError(f"{where}: requirements[{index}] {term.key}: {exc}") from exc
-
-
-def _settings(found: object) -> dict[str, str]:
+def _settings(found: object) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise WorldError("settings: expected an object of names and values")
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): value for name, value in found.items()}
+
+
+def _spreading(
+    world: Mapping[str, Any], config: object
+) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
+    """Return what the cluster's default constraints make of pods."""
+    try:
+        constraints = default_constraints(config)
+    except ValueError as exc:
+        raise WorldError(f"settings: SCHEDULER_CONFIG: {exc}") from exc
+    if not constraints:
+        return iter
+    selectors = Selectors(
+        services=objects(world, "services", Service),
+        replication_controllers=objects(world, "replicationControllers", ReplicationController),
+        workloads=(
+            *objects(world, "replicaSets", ReplicaSet),
+            *objects(world, "statefulSets", StatefulSet),
+        ),
+    )
+    return lambda pods: with_default_spreads(pods, constraints, selectors)
 
 
 def _usable(pool: NodePool) -> bool:
@@ -379,26 +228,26 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
     return tuple(found)
 
 
-_SCALABLES = {
-    "Deployment": "deployments",
-    "ReplicaSet": "replicaSets",
-    "StatefulSet": "statefulSets",
+_SCALABLES: Mapping[str, type[Scalable]] = {
+    "deployments": Deployment,
+    "replicaSets": ReplicaSet,
+    "statefulSets": StatefulSet,
 }
 
 
 def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
     """Return the pods of every buffer whose template or workload is in the world."""
     moulds: dict[tuple[str, str, str], Mould] = {}
-    for one in _objects(world, "podTemplates", PodTemplate):
+    for one in objects(world, "podTemplates", PodTemplate):
         moulds["PodTemplate", one.metadata.namespace, one.metadata.name] = Mould(one.template)
-    for kind, key in _SCALABLES.items():
-        for found in _objects(world, key, Scalable):
+    for key, kind in _SCALABLES.items():
+        for found in objects(world, key, kind):
             scale = 1 if found.spec.replicas is None else found.spec.replicas
-            moulds[kind, found.metadata.namespace, found.metadata.name] = Mould(
+            moulds[kind.__name__, found.metadata.namespace, found.metadata.name] = Mould(
                 found.spec.template, scale
             )
     pods: list[Pod] = []
-    for buffer in _objects(world, "capacityBuffers", CapacityBuffer):
+    for buffer in objects(world, "capacityBuffers", CapacityBuffer):
         template, scalable = buffer.spec.pod_template_ref, buffer.spec.scalable_ref
         namespace = buffer.metadata.namespace
         if template is not None:

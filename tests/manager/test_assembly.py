@@ -29,6 +29,7 @@ from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
+from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
@@ -72,6 +73,7 @@ class World:
             metrics=self.metrics,
             clock=clock,
             solve=solve,
+            spreads=DefaultSpreads((), self.cluster),
         )
         self.assembly = Assembly(ports, options)
         self.cluster.tell(self.assembly.told)

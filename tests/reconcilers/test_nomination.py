@@ -18,6 +18,7 @@ from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.nomination import Nomination
+from controller.state.spreads import DefaultSpreads
 from tests.reconcilers.test_provisioning import Scenario
 from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod
 
@@ -28,7 +29,13 @@ class Life(Scenario):
     def __init__(self) -> None:
         super().__init__()
         world = self.world
-        self.nomination = Nomination(world.api, world.cloud, world.cluster, self.provisioner.plan)
+        self.nomination = Nomination(
+            world.api,
+            world.cloud,
+            world.cluster,
+            self.provisioner.plan,
+            DefaultSpreads((), world.cluster),
+        )
         self.nominated_before: list[bool] = []
         parts = (world.api, world.cloud, world.cluster)
         self.lifecycle = Lifecycle(

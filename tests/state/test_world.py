@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.state.world import WorldError, load, types_file
+from controller.state.recorded import WorldError
+from controller.state.world import load, types_file
 
 POD = {"metadata": {"name": "web", "namespace": "default"}, "spec": {}}
 TYPE = {"name": "t", "capacity": {"cpu": "2"}, "offerings": []}

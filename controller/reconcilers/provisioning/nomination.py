@@ -26,6 +26,7 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.provisioning.plan import Plan
 from controller.state.cluster import Cluster
+from controller.state.spreads import DefaultSpreads
 
 CONCURRENT_WRITES = 16
 
@@ -47,6 +48,7 @@ class Nomination:
     cloud: CloudProvider
     cluster: Cluster
     plan: Plan
+    spreads: DefaultSpreads
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
     async def awaited(self, claim: NodeClaim) -> None:
@@ -69,13 +71,12 @@ class Nomination:
         expected = self.plan.expected_on(name, claim.metadata.name)
         if not expected:
             return
-        pods = [
+        untold = [
             pod
             for pod in self.cluster.pending_pods()
-            if pod.metadata.uid in expected
-            and pod.status.nominated_node_name != name
-            and not _must_spread(pod)
+            if pod.metadata.uid in expected and pod.status.nominated_node_name != name
         ]
+        pods = [pod for pod in self.spreads.applied(untold) if not _must_spread(pod)]
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*(self._write(pod, name) for pod in pods))

@@ -1,0 +1,160 @@
+"""The instance types of a recorded world: in it, or in a file of Karpenter's kwok provider."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from controller.apis import labels
+from controller.apis.meta import Wire
+from controller.apis.pods import Quantities
+from controller.apis.taints import Requirement
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.requirements import value_set
+from controller.constraints.resources import parsed
+from controller.state.recorded import WorldError, converted, name
+
+
+class OfferingRow(Wire):
+    """An offering as a world states it."""
+
+    requirements: dict[str, str]
+    price: float
+    available: bool = True
+    reservation_capacity: int = 0
+
+
+class InstanceTypeRow(Wire):
+    """An instance type as a world states it."""
+
+    name: str
+    requirements: list[Requirement] = []
+    offerings: list[OfferingRow] = []
+    capacity: Quantities = {}
+    overhead: Quantities = {}
+
+
+class FileOfferingRow(Wire, rename="pascal"):
+    """An offering in the layout of Karpenter's kwok type files."""
+
+    price: float
+    requirements: list[Requirement] = []
+
+
+class FileTypeRow(Wire):
+    """An instance type in the layout of Karpenter's kwok type files."""
+
+    name: str
+    architecture: str
+    operating_systems: list[str]
+    resources: Quantities
+    offerings: list[FileOfferingRow] = []
+
+
+KWOK_GROUP = "karpenter.kwok.sh"
+KWOK_OVERHEAD = {"cpu": 100, "memory": 10 * 2**20 * 1000}
+"""What Karpenter's kwok provider keeps of every machine, in thousandths."""
+
+_AWS_NAME = re.compile(r"^\w+\.(nano|micro|small|medium|large|\d*xlarge|metal)$", re.ASCII)
+
+
+def stated(rows: object) -> tuple[InstanceType, ...]:
+    """Read the types that stand in a world."""
+    if not isinstance(rows, list):
+        raise WorldError('instanceTypes: expected a list, or an object such as {"file": PATH}')
+    found = []
+    for index, row in enumerate(rows):
+        where = f"instanceTypes[{index}] {name(row)}".rstrip()
+        one = converted(row, InstanceTypeRow, where)
+        check_terms(one.requirements, where)
+        found.append(
+            InstanceType(
+                name=one.name,
+                requirements=tuple(one.requirements),
+                offerings=tuple(
+                    Offering(
+                        offering.requirements,
+                        offering.price,
+                        offering.available,
+                        offering.reservation_capacity,
+                    )
+                    for offering in one.offerings
+                ),
+                capacity=_quantities(one.capacity, f"{where}: capacity"),
+                overhead=_quantities(one.overhead, f"{where}: overhead"),
+            )
+        )
+    return tuple(found)
+
+
+def from_file(rows: object) -> tuple[InstanceType, ...]:
+    """Read the types of a file in the layout of Karpenter's kwok provider."""
+    if not isinstance(rows, list):
+        raise WorldError("the file of instance types: expected a JSON list")
+    found = []
+    for index, row in enumerate(rows):
+        where = f"the file of instance types: [{index}] {name(row)}".rstrip()
+        one = converted(row, FileTypeRow, where)
+        found.append(
+            InstanceType(
+                name=one.name,
+                requirements=tuple(_file_requirements(one)),
+                offerings=tuple(
+                    Offering(
+                        {term.key: term.values[0] for term in offering.requirements if term.values},
+                        offering.price,
+                    )
+                    for offering in one.offerings
+                ),
+                capacity=_quantities({"pods": "110", **one.resources}, f"{where}: resources"),
+                overhead=KWOK_OVERHEAD,
+            )
+        )
+    return tuple(found)
+
+
+def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
+    """Yield what Karpenter's kwok provider says of such a type."""
+    cpu, memory = str(row.resources.get("cpu", "")), str(row.resources.get("memory", ""))
+    size = _AWS_NAME.match(row.name)
+    family = re.split(r"[.-]", row.name, maxsplit=1)
+    said = {
+        labels.INSTANCE_TYPE: [row.name],
+        labels.ARCH: [row.architecture],
+        labels.OS: row.operating_systems,
+        labels.ZONE: _offered(row, labels.ZONE),
+        labels.CAPACITY_TYPE: _offered(row, labels.CAPACITY_TYPE),
+        f"{KWOK_GROUP}/instance-size": [size.group(1) if size else cpu],
+        f"{KWOK_GROUP}/instance-family": [family[0] if len(family) > 1 else row.name[:1]],
+        f"{KWOK_GROUP}/instance-cpu": [cpu],
+        f"{KWOK_GROUP}/instance-memory": [memory],
+    }
+    for key, values in said.items():
+        yield Requirement(key=key, operator="In", values=values)
+
+
+def _offered(row: FileTypeRow, key: str) -> list[str]:
+    values = {
+        value
+        for offering in row.offerings
+        for term in offering.requirements
+        if term.key == key
+        for value in term.values
+    }
+    return sorted(values)
+
+
+def _quantities(amounts: Quantities, where: str) -> dict[str, int]:
+    try:
+        return parsed(amounts)
+    except ValueError as exc:
+        raise WorldError(f"{where}: {exc}") from exc
+
+
+def check_terms(terms: Sequence[Requirement], where: str) -> None:
+    """Refuse a requirement that cannot be read; `where` names whose it is."""
+    for index, term in enumerate(terms):
+        try:
+            value_set(term.operator, term.values)
+        except ValueError as exc:
+            raise WorldError(f"{where}: requirements[{index}] {term.key}: {exc}") from exc

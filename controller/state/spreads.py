@@ -1,0 +1,113 @@
+"""The cluster's default topology spread constraints, for pods that state none themselves.
+
+As kube-scheduler does it: such a pod is spread among the pods that its Services and the
+workload that owns it select. A pod that nothing selects is not spread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from controller.apis import kinds
+from controller.apis.meta import LabelSelector, ObjectMeta
+from controller.apis.pods import Pod, TopologySpreadConstraint
+from controller.apis.workloads import ReplicationController, Scalable, Service
+from controller.state.cluster import Cluster
+
+
+class Selectors:
+    """Whom each pod belongs to; pods of one workload are looked up once."""
+
+    def __init__(
+        self,
+        *,
+        services: Iterable[Service] = (),
+        replication_controllers: Iterable[ReplicationController] = (),
+        workloads: Iterable[Scalable] = (),
+    ) -> None:
+        """Index the selectors; `workloads` are ReplicaSets and StatefulSets."""
+        self._services: defaultdict[str, list[Service]] = defaultdict(list)
+        for service in services:
+            if service.spec.selector:
+                self._services[service.metadata.namespace].append(service)
+        self._owners: dict[tuple[str, str, str], LabelSelector] = {}
+        for controller in replication_controllers:
+            own = LabelSelector(match_labels=controller.spec.selector)
+            self._owners[_owned("ReplicationController", controller.metadata)] = own
+        for workload in workloads:
+            if workload.spec.selector is not None:
+                kind = type(workload).__name__
+                self._owners[_owned(kind, workload.metadata)] = workload.spec.selector
+        self._known: dict[tuple[object, ...], LabelSelector | None] = {}
+
+    def of(self, pod: Pod) -> LabelSelector | None:
+        """Return who counts as the pod's kind; None when nothing selects it."""
+        own = pod.metadata
+        owner = next((one for one in own.owner_references if one.controller), None)
+        name = ("", "", "") if owner is None else (owner.kind, own.namespace, owner.name)
+        key = (own.namespace, name, *sorted(own.labels.items()))
+        if key not in self._known:
+            self._known[key] = self._merged(own.namespace, own.labels, self._owners.get(name))
+        return self._known[key]
+
+    def _merged(
+        self, namespace: str, labels: Mapping[str, str], owner: LabelSelector | None
+    ) -> LabelSelector | None:
+        merged: dict[str, str] = {}
+        for service in self._services[namespace]:
+            if service.spec.selector.items() <= labels.items():
+                merged |= service.spec.selector
+        if owner is not None:
+            merged |= owner.match_labels
+        expressions = owner.match_expressions if owner is not None else []
+        if not merged and not expressions:
+            return None
+        return LabelSelector(match_labels=merged, match_expressions=expressions)
+
+
+class DefaultSpreads:
+    """The constraints of a cluster, applied to its pods."""
+
+    def __init__(self, constraints: Sequence[TopologySpreadConstraint], cluster: Cluster) -> None:
+        self._constraints = constraints
+        self._cluster = cluster
+
+    def applied(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Return the pods with the constraints that bind them."""
+        if not self._constraints:
+            return list(pods)
+        cluster = self._cluster
+        replica_sets = cluster.list(kinds.REPLICA_SET)
+        stateful_sets = cluster.list(kinds.STATEFUL_SET)
+        selectors = Selectors(
+            services=cluster.list(kinds.SERVICE),
+            replication_controllers=cluster.list(kinds.REPLICATION_CONTROLLER),
+            workloads=(*replica_sets, *stateful_sets),
+        )
+        return with_default_spreads(pods, self._constraints, selectors)
+
+
+def with_default_spreads(
+    pods: Iterable[Pod], constraints: Sequence[TopologySpreadConstraint], selectors: Selectors
+) -> list[Pod]:
+    """Return the pods with the default constraints where they state none of their own."""
+    bound: dict[int, list[TopologySpreadConstraint]] = {}
+    found = []
+    for pod in pods:
+        selector = None if pod.spec.topology_spread_constraints else selectors.of(pod)
+        if selector is not None:
+            spread = bound.setdefault(
+                id(selector),
+                [msgspec.structs.replace(one, label_selector=selector) for one in constraints],
+            )
+            spec = msgspec.structs.replace(pod.spec, topology_spread_constraints=spread)
+            pod = msgspec.structs.replace(pod, spec=spec)
+        found.append(pod)
+    return found
+
+
+def _owned(kind: str, metadata: ObjectMeta) -> tuple[str, str, str]:
+    return kind, metadata.namespace, metadata.name

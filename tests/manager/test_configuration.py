@@ -1,0 +1,44 @@
+"""Files that settings name are read at the start, and refused with the setting's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.manager.configuration import default_constraints
+from controller.options import Options, OptionsError
+
+INLINE = (
+    "{podTopologySpread: {defaultConstraints: "
+    "[{maxSkew: 2, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]}}"
+)
+
+
+def options(config: str) -> Options:
+    return Options(cluster_name="c", scheduler_config=config)
+
+
+def test_the_scheduler_config_is_a_file_or_stands_in_the_setting(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.yaml"
+    path.write_text(INLINE)
+
+    (from_file,) = default_constraints(options(str(path)))
+    (inline,) = default_constraints(options(INLINE))
+
+    assert from_file == inline
+    assert (inline.max_skew, inline.topology_key) == (2, "zone")
+    assert default_constraints(options("")) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ("/nowhere/scheduler.yaml", "No such file"),
+        ("{podTopologySpread: {defaultConstraint: []}}", "defaultConstraint"),
+        ("{podTopologySpread: [", "expected"),
+    ],
+)
+def test_a_scheduler_config_that_cannot_be_used_names_the_setting(config: str, why: str) -> None:
+    with pytest.raises(OptionsError, match=f"SCHEDULER_CONFIG.*{why}"):
+        default_constraints(options(config))
