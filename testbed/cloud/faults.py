@@ -19,7 +19,7 @@ class Fault:
     `service` and `action` are regular expressions that must match whole;
     `principal`, if given, must be found in the caller's name. Without `code`
     the call is only delayed. With `after` the call takes effect first, and
-    only its answer is lost. `times` counts down; None never ends.
+    only its answer is late or lost. `times` counts down; None never ends.
     """
 
     service: str = ".*"

@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.cloud import authorization, backends, console, identity, queues, refusals
 from testbed.cloud.errors import AwsError, not_implemented
+from testbed.cloud.faults import Fault
 from testbed.cloud.operations import OPERATIONS
 from testbed.cloud.wire import Call, Response, read_call, write_error, write_result
 from testbed.cloud.world import World
@@ -74,13 +75,11 @@ class Front:
         fault = world.faults.take(call)
         if fault is None:
             return self._perform(call, environ, body)
-        time.sleep(fault.delay)
-        error = fault.error()
-        if error is not None and not fault.after:
-            raise error
+        if not fault.after:
+            _go_wrong(fault)
+            return self._perform(call, environ, body)
         response = self._perform(call, environ, body)
-        if error is not None:
-            raise error
+        _go_wrong(fault)
         return response
 
     def _perform(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
@@ -119,6 +118,14 @@ class Front:
                 raise not_implemented(call.service, call.operation)
             content_type = "text/xml"
         return Response(answered["status"], content, content_type, tuple(headers.items()))
+
+
+def _go_wrong(fault: Fault) -> None:
+    """Wait and fail, as ordered."""
+    time.sleep(fault.delay)
+    error = fault.error()
+    if error is not None:
+        raise error
 
 
 def _read(environ: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import boto3
@@ -88,6 +89,22 @@ def test_a_lost_answer_leaves_the_work_done(aws: Aws, ec2: Any, control: CloudCo
 
     assert len(control.instances().instances) == before + 1
     assert len(again["Instances"]) == 1
+
+
+def test_a_late_answer_comes_long_after_the_work_is_done(
+    aws: Aws, ec2: Any, control: CloudControl
+) -> None:
+    arguments = Region(aws).fleet(ClientToken=unique("late"))
+    before = len(control.instances().instances)
+    control.order_fault(service="ec2", action="CreateFleet", delay=3.0, after=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ec2.create_fleet, **arguments)
+        while len(control.instances().instances) == before:
+            assert not answer.done()
+        assert not answer.done()
+
+    assert len(answer.result()["Instances"]) == 1
 
 
 def test_a_fault_can_be_for_one_principal_only(aws: Aws, ec2: Any, control: CloudControl) -> None:
