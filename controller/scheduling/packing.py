@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controller.scheduling.crowding import Crowd
-from controller.scheduling.encoding import Indices, Mask, Matrix, Vector
-from controller.scheduling.pricing import MANY_CLASSES, Guide, PriceModel
+from controller.scheduling.encoding import Indices, Mask, Vector
+from controller.scheduling.filling import fill
+from controller.scheduling.patterns import combine
+from controller.scheduling.pricing import Guide, PriceModel
 from controller.scheduling.problem import SLACK, Problem
 
 LIKELY = 8
@@ -37,8 +38,11 @@ THOROUGH = 6_000
 """Up to how many pairs of class and kind the packer tries several ways; larger problems
 pack well the first time, and each way takes longer."""
 
-GOOD_ENOUGH, GOOD_ENOUGH_LARGE, SMALL = 1.01, 1.04, 1500
-"""At what multiple of the bound the search ends, for up to so many units and beyond."""
+FEW_PAIRS = 2_000
+"""Up to how many pairs whole nodes are combined by a program of their own."""
+
+GOOD_ENOUGH = 1.01
+"""At what multiple of the bound the search ends."""
 
 REFINED_SHARES = (0.3, 0.5, 0.15, 0.7)
 """Which shares of the nodes, the worst first, are taken apart in turn."""
@@ -89,20 +93,45 @@ def pack(problem: Problem, *, refinements: int, expired: Callable[[], bool]) -> 
         _exchange(problem, packing)
         if best is None or packing.rank < best.rank:
             best = packing
-        if expired() or _will_do(best, problem):
+        if expired() or _will_do(best):
             break
     assert best is not None
     for turn in range(min(refinements, 2 * THOROUGH // work)):
-        if expired() or _will_do(best, problem) or best.left[possible].any():
+        if expired() or _will_do(best) or best.left[possible].any():
             break
         _refine(problem, model, best, turn)
+    few = work <= FEW_PAIRS
+    if few and not _will_do(best) and not expired() and not best.left[possible].any():
+        _combined(problem, model, best, expired)
     return best
 
 
-def _will_do(packing: Packing, problem: Problem) -> bool:
-    """Whether the answer is proven good enough, the more so the longer a better one takes."""
-    patient = problem.demand.sum() <= SMALL
-    return packing.cost <= packing.bound * (GOOD_ENOUGH if patient else GOOD_ENOUGH_LARGE)
+def _combined(
+    problem: Problem, model: PriceModel, best: Packing, expired: Callable[[], bool]
+) -> None:
+    """Buy whole nodes by a program over patterns, and pack the rest; keep that if it is
+    cheaper.
+    """
+    guide = model.guide(problem.demand, balance=0.0)
+    patterns = [(one.kind, one.pods) for one in best.opened]
+    served = replace(problem, demand=problem.demand - best.left)
+    opened = [Opened(*one) for one in combine(served, guide, patterns, expired=expired)]
+    demand = served.demand - sum(one.pods * one.copies for one in opened)
+    drawn = sum(problem.consumption[one.kind] * one.copies for one in opened)
+    rest = replace(problem, demand=demand, stock=problem.stock - drawn)
+    packing = Packing(left=demand, stock=rest.stock)
+    if demand.any():
+        packing = _packed(rest, model, demand > 0, 0.0, expired())
+        _exchange(rest, packing)
+    cost = packing.cost + sum(float(problem.prices[one.kind]) * one.copies for one in opened)
+    if not packing.left.any() and cost < best.cost - SLACK:
+        best.opened = [*opened, *packing.opened]
+        best.stock, best.cost = packing.stock, cost
+
+
+def _will_do(packing: Packing) -> bool:
+    """Whether the answer is proven good enough."""
+    return packing.cost <= packing.bound * GOOD_ENOUGH
 
 
 def _refine(problem: Problem, model: PriceModel, best: Packing, turn: int) -> None:
@@ -333,99 +362,3 @@ def _copies(
             possible, int(((stock[drawn] + SLACK) // problem.consumption[kind][drawn]).min())
         )
     return min(possible, max(1, int(nodes * SHARE_PER_ROUND)))
-
-
-def fill(problem: Problem, kinds: Indices, start: Indices, left: Indices, guide: Guide) -> Indices:
-    """Fill one node of each kind, which holds `start` already, from what is left; kinds × classes.
-
-    The class added next is the one whose shape, weighted by resource prices, points
-    most nearly where the node's remaining room points; larger and more valuable ones
-    first among equals.
-    """
-    counts = start.copy()
-    shown = guide.samples.of(left) | start.any(axis=0)
-    columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
-    sizes = problem.sizes[columns]
-    weights = guide.resource_prices[kinds]
-    weighted = np.square(weights)
-    nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + 1e-15)
-    whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + 1e-15
-    worth = guide.values[None, columns] / (weights @ sizes.T + 1e-15)
-    # Pods that can share a node with few of their own come first: whatever node is
-    # opened, one of them should not be missing from it.
-    liking = 0.15 / (nearness * whole) + np.minimum(worth, 1.2) + guide.scarce[None, columns]
-    held = start[:, columns]
-    room = problem.room[kinds] - held @ sizes
-    supply = np.where(problem.allowed[columns][:, kinds].T, left[columns] - held, 0)
-    crowd = Crowd.holding(problem.rules, columns, held)
-    alive = np.arange(len(kinds))
-    many = len(columns) > MANY_CLASSES
-    while True:
-        fits: Mask = supply > 0
-        for r in range(sizes.shape[1]):
-            fits &= sizes[None, :, r] <= room[:, r, None] + SLACK
-        crowd.bar(fits)
-        some: Mask = np.asarray(fits.any(axis=1))
-        if not some.all():
-            alive, fits, room, supply = alive[some], fits[some], room[some], supply[some]
-            weighted, nearness, liking = weighted[some], nearness[some], liking[some]
-            crowd.keep_nodes(some)
-            if not len(alive):
-                return counts
-        # What fits nowhere now never will.
-        open_: Mask = np.asarray(fits.any(axis=0))
-        if 2 * open_.sum() < len(open_):
-            columns, sizes, fits, supply = (
-                columns[open_],
-                sizes[open_],
-                fits[:, open_],
-                supply[:, open_],
-            )
-            nearness, liking = nearness[:, open_], liking[:, open_]
-            crowd.keep_classes(open_)
-        aim = room * weighted
-        aim /= np.sqrt((np.square(room) * weighted).sum(axis=1))[:, None] + 1e-15
-        score = aim @ sizes.T
-        score *= nearness
-        score += liking
-        score[~fits] = -1.0
-        chosen = score.argmax(axis=1)
-        rows = np.arange(len(alive))
-        taken = sizes[chosen]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = np.where(taken > 0, np.floor((room + SLACK) / taken), np.inf).min(axis=1)
-        amount = np.maximum(1, (times * 0.2).astype(np.int64))
-        amount = np.minimum(amount, supply[rows, chosen])
-        amount = np.minimum(amount, crowd.spare(chosen))
-        counts[alive, columns[chosen]] += amount
-        supply[rows, chosen] -= amount
-        room -= amount[:, None] * taken
-        crowd.add(chosen, amount)
-        if many and score.shape[1] > SIDE_BY_SIDE:
-            score[rows, chosen] = -1.0
-            score[:, crowd.ruled] = -1.0
-            added = _likes(score, sizes, room)
-            counts[alive[:, None], columns] += added
-            supply -= added
-            room -= added @ sizes
-
-
-SIDE_BY_SIDE = 8
-"""With many classes, how many of them may be added in one step, one pod each: there are
-then enough of nearly equal shape for it not to matter."""
-
-
-def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:
-    """Choose one pod each of the next best classes, as far as a quarter of the room goes;
-    nodes × classes.
-    """
-    best = np.argpartition(-score, SIDE_BY_SIDE - 1, axis=1)[:, :SIDE_BY_SIDE]
-    rows = np.arange(len(score))[:, None]
-    order = np.argsort(-score[rows, best], axis=1, kind="stable")
-    best = best[rows, order]
-    usable = score[rows, best] > 0
-    asked = np.cumsum(sizes[best] * usable[:, :, None], axis=1)
-    usable &= (asked <= 0.25 * room[:, None]).all(axis=2)
-    added = np.zeros(score.shape, dtype=np.int64)
-    added[rows, best] = usable
-    return added

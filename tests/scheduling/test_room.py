@@ -290,3 +290,19 @@ def test_reserved_capacity_is_used_first_and_never_beyond_its_count() -> None:
     ]
     assert len(reserved) == 2
     assert results.cost == pytest.approx(0.2, abs=1e-5)
+
+
+def test_many_pods_of_few_sizes_fill_whole_nodes_to_the_brim() -> None:
+    four = make_type("four", cpu="4", memory="400Gi", pods="110", price=1.0, overhead={})
+    pods = [
+        *make_pods(60, cpu="3"),
+        *make_pods(40, cpu="1500m"),
+        *make_pods(40, cpu="2500m"),
+        *make_pods(60, cpu="1"),
+    ]
+
+    results = schedule_on(make_snapshot(make_nodepool(), types=(four,)), pods)
+
+    # 60 × (3 + 1) and 40 × (1.5 + 2.5): every other pairing wastes room.
+    expect_scheduled(results)
+    expect_nodes(results, 100)
