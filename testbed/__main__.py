@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed import binaries, processes
+from testbed.environment import cache_directory
 from testbed.progress import Terminal
 from testbed.testbed import (
     CHECKOUT,
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A small AWS region with one EKS-like cluster, on this machine: a real"
         " Kubernetes control plane, a test cloud, kubelets for its instances.",
         epilog="The first `up` downloads or builds the binaries, which may take minutes; they are"
-        f" kept in {binaries.cache_directory()} ($JOINER_CACHE changes that).",
+        f" kept in {cache_directory()} ($JOINER_CACHE changes that).",
     )
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = _verb(verbs, "up", _up, "start it in the background; return when it is ready")

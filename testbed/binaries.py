@@ -31,7 +31,7 @@ from typing import IO
 
 import requests
 
-from testbed import processes
+from testbed import environment, processes
 from testbed.progress import SILENCE, Progress, Stage
 
 TOOLS = Path(__file__).parent / "tools"
@@ -166,15 +166,6 @@ def pulumi() -> Toolset:
     )
 
 
-def cache_directory() -> Path:
-    """Where binaries are kept between runs and between checkouts."""
-    if own := os.environ.get("JOINER_CACHE"):
-        return Path(own).expanduser().absolute()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser().absolute() / "joiner"
-    return Path.home() / ".cache" / "joiner"
-
-
 def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
     """Answer the path of a binary, fetching or building its whole set when it is not cached.
 
@@ -190,7 +181,7 @@ def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
 class Supply:
     """Brings sets of binaries into a cache."""
 
-    cache: Path = field(default_factory=cache_directory)
+    cache: Path = field(default_factory=environment.cache_directory)
     progress: Progress = SILENCE
 
     def obtain(self, toolset: Toolset) -> Path:

@@ -38,12 +38,13 @@ class InstallFailedError(RuntimeError):
         self.said = said
 
 
-def cache() -> Path:
-    """Return where everything that is fetched or built is kept, outside any checkout."""
-    if named := os.environ.get("JOINER_CACHE"):
-        return Path(named)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "joiner"
+def cache_directory() -> Path:
+    """Return where all that is fetched or built is kept: between runs, for every checkout."""
+    if own := os.environ.get("JOINER_CACHE"):
+        return Path(own).expanduser().absolute()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser().absolute() / "joiner"
+    return Path.home() / ".cache" / "joiner"
 
 
 def dependencies() -> list[str]:
@@ -57,7 +58,7 @@ def interpreter() -> Path:
     """Return the Python that has all dependencies, making it when there is none yet."""
     wanted = dependencies()
     key = hashlib.sha256(json.dumps([wanted, sys.version]).encode()).hexdigest()[:12]
-    home = cache() / f"python-{sys.version_info.major}.{sys.version_info.minor}-{key}"
+    home = cache_directory() / f"python-{sys.version_info.major}.{sys.version_info.minor}-{key}"
     python = home / "bin" / "python"
     home.parent.mkdir(parents=True, exist_ok=True)
     with (home.parent / f"{home.name}.lock").open("w") as lock:

@@ -27,6 +27,7 @@ import msgspec
 
 from testbed import binaries, processes
 from testbed.cluster import Cluster
+from testbed.environment import cache_directory
 from testbed.progress import SILENCE, Progress
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -89,7 +90,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def home(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
     """Answer where the testbed of this name and checkout lives; two checkouts never share one."""
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
-    return binaries.cache_directory() / "testbeds" / f"{checkout.name}-{place}-{name}"
+    return cache_directory() / "testbeds" / f"{checkout.name}-{place}-{name}"
 
 
 def read_state(directory: Path) -> State | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed import binaries, processes
+from testbed.environment import cache_directory
 from testbed.progress import SILENCE, Progress
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -125,7 +126,7 @@ def _find_real(name: str, plugins: Plugins, progress: Progress) -> Path | None:
     if plugins is Plugins.STAND_IN:
         return None
     toolset = _toolset(name)
-    home = binaries.cache_directory() / "plugins" / toolset.key
+    home = cache_directory() / "plugins" / toolset.key
     refused = home.with_name(f"{home.name}.refused")
     if home.exists():
         return home / f"pulumi-resource-{name}"

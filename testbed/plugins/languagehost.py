@@ -21,7 +21,6 @@ from typing import Any, Final
 import grpc
 import pulumi
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
-from typing_extensions import override
 
 from testbed.plugins.lifetime import new_server, serve
 
@@ -36,37 +35,29 @@ class ProgramError(Exception):
 class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     """Answers the engine on behalf of Python."""
 
-    @override
     def Handshake(self, request: Any, context: Any) -> Any:
         return language_pb2.LanguageHandshakeResponse()
 
-    @override
     def GetPluginInfo(self, request: Any, context: Any) -> Any:
         return plugin_pb2.PluginInfo(version=VERSION)
 
-    @override
     def About(self, request: Any, context: Any) -> Any:
         return language_pb2.AboutResponse(
             executable=sys.executable, version=platform.python_version()
         )
 
-    @override
     def GetRequiredPlugins(self, request: Any, context: Any) -> Any:
         return language_pb2.GetRequiredPluginsResponse()
 
-    @override
     def GetRequiredPackages(self, request: Any, context: Any) -> Any:
         return language_pb2.GetRequiredPackagesResponse()
 
-    @override
     def GetProgramDependencies(self, request: Any, context: Any) -> Any:
         return language_pb2.GetProgramDependenciesResponse()
 
-    @override
     def InstallDependencies(self, request: Any, context: Any) -> Any:
         return iter(())  # the interpreter has what the program needs
 
-    @override
     def Run(self, request: Any, context: Any) -> Any:
         program = _prepare(request)
         try:

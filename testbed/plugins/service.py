@@ -19,7 +19,6 @@ from pulumi.runtime.proto import (
     provider_pb2,
     provider_pb2_grpc,
 )
-from typing_extensions import override
 
 from testbed.plugins.codec import Bag, decode_bag, encode_bag, keep_secret, plain
 from testbed.plugins.differences import Difference, Kind, differences, lies_under
@@ -51,7 +50,6 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
         self._provider = provider
         self._engine = _engine_at(engine_address) if engine_address else None
 
-    @override
     def Handshake(self, request: Any, context: Any) -> Any:
         return provider_pb2.ProviderHandshakeResponse(
             accept_secrets=True,
@@ -60,42 +58,34 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
             supports_autonaming_configuration=True,
         )
 
-    @override
     def Attach(self, request: Any, context: Any) -> Any:
         self._engine = _engine_at(request.address)
         return empty_pb2.Empty()
 
-    @override
     def GetPluginInfo(self, request: Any, context: Any) -> Any:
         return plugin_pb2.PluginInfo(version=self._provider.version)
 
-    @override
     def GetSchema(self, request: Any, context: Any) -> Any:
         schema = {"name": self._provider.name, "version": self._provider.version}
         return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
 
-    @override
     def GetMapping(self, request: Any, context: Any) -> Any:
         return provider_pb2.GetMappingResponse()
 
-    @override
     def GetMappings(self, request: Any, context: Any) -> Any:
         return provider_pb2.GetMappingsResponse()
 
-    @override
     def CheckConfig(self, request: Any, context: Any) -> Any:
         with _translated(context):
             inputs = decode_bag(request.news)
             settings = _settings(inputs)
             return _check_response(Checked(inputs, self._provider.check_settings(settings)))
 
-    @override
     def DiffConfig(self, request: Any, context: Any) -> Any:
         with _translated(context):
             old, new = decode_bag(request.old_inputs or request.olds), decode_bag(request.news)
             return _diff_response(list(differences(plain(old), plain(new))), lambda _: False, False)
 
-    @override
     def Configure(self, request: Any, context: Any) -> Any:
         with _translated(context):
             self._provider.configure(_settings(decode_bag(request.args)))
@@ -107,12 +97,10 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
                 supports_autonaming_configuration=True,
             )
 
-    @override
     def Check(self, request: Any, context: Any) -> Any:
         with _translated(context):
             return _check_response(self._provider.check(_proposal(request)))
 
-    @override
     def Diff(self, request: Any, context: Any) -> Any:
         with _translated(context):
             # The old inputs, not the old outputs: those hold more than was asked for.
@@ -132,7 +120,6 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
                 self._provider.must_delete_first(request.type, old, new),
             )
 
-    @override
     def Create(self, request: Any, context: Any) -> Any:
         inputs = decode_bag(request.properties)
         work = self._work(request)
@@ -147,7 +134,6 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
                 id=created.identity, properties=encode_bag(keep_secret(created.outputs, inputs))
             )
 
-    @override
     def Read(self, request: Any, context: Any) -> Any:
         inputs, state = decode_bag(request.inputs), decode_bag(request.properties)
         with _translated(context, inputs):
@@ -160,7 +146,6 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
                 inputs=encode_bag(keep_secret(found.inputs, inputs)),
             )
 
-    @override
     def Update(self, request: Any, context: Any) -> Any:
         old, new = decode_bag(request.old_inputs), decode_bag(request.news)
         state = decode_bag(request.olds)
@@ -172,19 +157,16 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
                 outputs = self._provider.update(work, plain(state), plain(old), plain(new))
             return provider_pb2.UpdateResponse(properties=encode_bag(keep_secret(outputs, new)))
 
-    @override
     def Delete(self, request: Any, context: Any) -> Any:
         with _translated(context):
             self._provider.delete(self._work(request), plain(decode_bag(request.properties)))
             return empty_pb2.Empty()
 
-    @override
     def Invoke(self, request: Any, context: Any) -> Any:
         with _translated(context):
             answer = self._provider.invoke(request.tok, plain(decode_bag(request.args)))
             return provider_pb2.InvokeResponse(**{"return": encode_bag(answer)})
 
-    @override
     def Cancel(self, request: Any, context: Any) -> Any:
         self._provider.cancelled.set()
         return empty_pb2.Empty()

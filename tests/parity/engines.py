@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import binaries
+from testbed.environment import cache_directory
 from testbed.progress import SILENCE, Progress
 
 MODULE = Path(__file__).parent
@@ -54,7 +55,7 @@ def binary(name: str, progress: Progress = SILENCE) -> Path:
 
 def module_file(path: str, progress: Progress = SILENCE) -> Path:
     """Return a file of Karpenter's module where it lies in the module cache."""
-    go = binaries.find_go(binaries.cache_directory(), progress=progress)
+    go = binaries.find_go(cache_directory(), progress=progress)
     found = subprocess.run(
         [go, "list", "-m", "-f", "{{.Dir}}", KARPENTER],
         cwd=MODULE,

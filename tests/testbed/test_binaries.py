@@ -18,6 +18,7 @@ import pytest
 
 from testbed import binaries
 from testbed.binaries import BinaryUnavailableError, Release, Supply, Toolset
+from testbed.environment import cache_directory
 from testbed.progress import Stage
 
 SCRIPT = b"#!/bin/sh\necho released\n"
@@ -91,7 +92,7 @@ def module(tmp_path: Path) -> Path:
 @pytest.fixture
 def go(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The Go that this machine has or, as on a user's machine, the one in the shared cache."""
-    found = binaries.find_go(binaries.cache_directory())
+    found = binaries.find_go(cache_directory())
     monkeypatch.setenv("PATH", str(found.parent), prepend=":")
     return found
 
@@ -258,7 +259,7 @@ def test_the_cache_is_where_the_environment_says(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert binaries.cache_directory() == Path(expected)
+    assert cache_directory() == Path(expected)
 
 
 @pytest.mark.parametrize(

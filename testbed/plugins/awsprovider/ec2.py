@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typing_extensions import override
-
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, from_tag_list
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
@@ -20,7 +18,6 @@ class Tag(Resource):
     service = "ec2"
     fixed = ("resourceId", "key")
 
-    @override
     def create(self, inputs: Bag) -> str:
         self._put(inputs)
         return f"{inputs['resourceId']},{inputs['key']}"
@@ -29,18 +26,15 @@ class Tag(Resource):
         tag = {"Key": inputs["key"], "Value": inputs["value"]}
         self.api.create_tags(Resources=[inputs["resourceId"]], Tags=[tag])
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         resource, key = identity.split(",", 1)
         filters = _filters(resource_id=[resource], key=[key])
         tags = self.api.describe_tags(Filters=filters)["Tags"]
         return {"resourceId": resource, "key": key, "value": tags[0]["Value"]} if tags else None
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self._put(new)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         resource, key = identity.split(",", 1)
         self.api.delete_tags(Resources=[resource], Tags=[{"Key": key}])

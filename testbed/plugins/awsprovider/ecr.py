@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from typing_extensions import override
-
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
@@ -29,7 +27,6 @@ class Repository(Resource):
     computed = ("arn", "registryId", "repositoryUrl")
     defaults = {"imageTagMutability": "MUTABLE"}
 
-    @override
     def create(self, inputs: Bag) -> str:
         arguments: Bag = {}
         for block in inputs.get("encryptionConfigurations") or []:
@@ -46,7 +43,6 @@ class Repository(Resource):
         )
         return str(answer["repository"]["repositoryName"])
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         answer = self.api.describe_repositories(repositoryNames=[identity])
         repository = answer["repositories"][0]
@@ -62,7 +58,6 @@ class Repository(Resource):
             "tags": from_tag_list(tags),
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("imageTagMutability") != new["imageTagMutability"]:
             self.api.put_image_tag_mutability(
@@ -81,7 +76,6 @@ class Repository(Resource):
             untag=lambda keys: self.api.untag_resource(resourceArn=arn, tagKeys=keys),
         )
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         force = bool(state.get("forceDelete"))
         self.api.delete_repository(repositoryName=identity, force=force)

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typing_extensions import override
-
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, change_tags, given
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag, Secret
@@ -43,7 +41,6 @@ class AccessEntry(EksResource):
     computed = ("accessEntryArn", "createdAt", "modifiedAt", "userName", "kubernetesGroups")
     defaults = {"type": "STANDARD"}
 
-    @override
     def create(self, inputs: Bag) -> str:
         self.api.create_access_entry(
             clusterName=inputs["clusterName"],
@@ -60,7 +57,6 @@ class AccessEntry(EksResource):
         entry: Mapping[str, Any] = answer["accessEntry"]
         return entry
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         entry = self._get(identity)
         return {
@@ -75,7 +71,6 @@ class AccessEntry(EksResource):
             "tags": entry.get("tags") or {},
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self.api.update_access_entry(
             clusterName=new["clusterName"],
@@ -85,7 +80,6 @@ class AccessEntry(EksResource):
         )
         self.change_tags_at(self._get(identity)["accessEntryArn"], old, new)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         cluster, arn = identity.split(":", 1)
         self.api.delete_access_entry(clusterName=cluster, principalArn=arn)
@@ -98,7 +92,6 @@ class PodIdentityAssociation(EksResource):
     fixed = ("clusterName", "namespace", "serviceAccount")
     computed = ("associationArn", "associationId", "externalId")
 
-    @override
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_pod_identity_association(
             clusterName=inputs["clusterName"],
@@ -118,7 +111,6 @@ class PodIdentityAssociation(EksResource):
             "associationId": association,
         }
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         place = self._place(identity, state)
         association = self.api.describe_pod_identity_association(**place)["association"]
@@ -130,7 +122,6 @@ class PodIdentityAssociation(EksResource):
             "tags": association.get("tags") or {},
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         association = self.api.update_pod_identity_association(
             **self._place(identity, new),
@@ -143,7 +134,6 @@ class PodIdentityAssociation(EksResource):
         )["association"]
         self.change_tags_at(association["associationArn"], old, new)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_pod_identity_association(**self._place(identity, state))
 
@@ -161,7 +151,6 @@ class Addon(EksResource):
         "serviceAccountRoleArn": "serviceAccountRoleArn",
     }
 
-    @override
     def create(self, inputs: Bag) -> str:
         self.api.create_addon(
             clusterName=inputs["clusterName"],
@@ -188,7 +177,6 @@ class Addon(EksResource):
         if status not in ("ACTIVE", "DEGRADED"):
             raise ProviderError(f"EKS add-on {identity} is {status}")
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         addon = self._get(identity)
         return {
@@ -201,7 +189,6 @@ class Addon(EksResource):
             **{key: addon.get(key) for key in self.SETTINGS},
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if any(old.get(key) != new.get(key) for key in self.SETTINGS):
             self.api.update_addon(
@@ -212,7 +199,6 @@ class Addon(EksResource):
             self._wait(identity)
         self.change_tags_at(self._get(identity)["addonArn"], old, new)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         cluster, name = identity.split(":", 1)
         preserve = bool(state.get("preserve"))

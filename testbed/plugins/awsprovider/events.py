@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typing_extensions import override
-
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
@@ -38,7 +36,6 @@ class EventRule(Resource):
     defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
     documents = ("eventPattern",)
 
-    @override
     def create(self, inputs: Bag) -> str:
         name = name_of(inputs)
         self._put(name, inputs, Tags=to_tag_list(inputs.get("tags")))
@@ -59,7 +56,6 @@ class EventRule(Resource):
             **more,
         )
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         bus, _, name = identity.rpartition("/")
         rule = self.api.describe_rule(Name=name, EventBusName=bus or DEFAULT_BUS)
@@ -77,7 +73,6 @@ class EventRule(Resource):
             "tags": from_tag_list(tags),
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         name = identity.rpartition("/")[2]
         self._put(name, new)
@@ -89,7 +84,6 @@ class EventRule(Resource):
             untag=lambda keys: self.api.untag_resource(ResourceARN=arn, TagKeys=keys),
         )
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         bus, _, name = identity.rpartition("/")
         where = {"EventBusName": bus or DEFAULT_BUS}
@@ -110,7 +104,6 @@ class EventTarget(Resource):
     fixed = ("rule", "targetId", "eventBusName")
     defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
 
-    @override
     def create(self, inputs: Bag) -> str:
         self._put(inputs)
         return _on_bus(f"{inputs['rule']}-{inputs['targetId']}", inputs["eventBusName"])
@@ -125,7 +118,6 @@ class EventTarget(Resource):
             Rule=inputs["rule"], EventBusName=inputs["eventBusName"], Targets=[target]
         )
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         place = state if state.get("rule") else self._find(identity)
         if place is None:
@@ -157,11 +149,9 @@ class EventTarget(Resource):
                     return {"rule": rule["Name"], "targetId": target, "eventBusName": bus}
         return None
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self._put(new)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         self.api.remove_targets(
             Rule=state["rule"], EventBusName=state["eventBusName"], Ids=[state["targetId"]]

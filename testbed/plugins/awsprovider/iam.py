@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
-from typing_extensions import override
 
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
@@ -44,7 +43,6 @@ class Role(IamResource):
     defaults = {"forceDetachPolicies": False, "maxSessionDuration": 3600, "path": "/"}
     documents = ("assumeRolePolicy",)
 
-    @override
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_role(
             RoleName=name_of(inputs),
@@ -60,16 +58,13 @@ class Role(IamResource):
         )
         return str(answer["Role"]["RoleName"])
 
-    @override
     def complete(self, identity: str, inputs: Bag) -> None:
         for arn in inputs.get("managedPolicyArns") or []:
             self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         return role_properties(self.api.get_role(RoleName=identity)["Role"])
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("assumeRolePolicy") != new["assumeRolePolicy"]:
             self.api.update_assume_role_policy(
@@ -105,7 +100,6 @@ class Role(IamResource):
         for arn in sorted(set(after) - set(before)):
             self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         attached = state.get("managedPolicyArns") or []
         if state.get("forceDetachPolicies"):
@@ -152,7 +146,6 @@ class Policy(IamResource):
     defaults = {"path": "/"}
     documents = ("policy",)
 
-    @override
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_policy(
             PolicyName=name_of(inputs),
@@ -162,7 +155,6 @@ class Policy(IamResource):
         )
         return str(answer["Policy"]["Arn"])
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         policy = self.api.get_policy(PolicyArn=identity)["Policy"]
         version = self.api.get_policy_version(
@@ -179,7 +171,6 @@ class Policy(IamResource):
             "tags": from_tag_list(policy.get("Tags")),
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("policy") != new["policy"]:
             self._make_room(identity)
@@ -200,7 +191,6 @@ class Policy(IamResource):
             oldest = min(spare, key=lambda version: version["CreateDate"])
             self.api.delete_policy_version(PolicyArn=identity, VersionId=oldest["VersionId"])
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         for version in self.api.list_policy_versions(PolicyArn=identity)["Versions"]:
             if not version["IsDefaultVersion"]:
@@ -217,7 +207,6 @@ class RolePolicy(IamResource):
     fixed = ("name", "namePrefix", "role")
     documents = ("policy",)
 
-    @override
     def create(self, inputs: Bag) -> str:
         identity = f"{inputs['role']}:{name_of(inputs)}"
         self._put(identity, inputs)
@@ -227,18 +216,15 @@ class RolePolicy(IamResource):
         role, name = identity.split(":", 1)
         self.api.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=inputs["policy"])
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         role, name = identity.split(":", 1)
         answer = self.api.get_role_policy(RoleName=role, PolicyName=name)
         document = canonical(json.dumps(answer["PolicyDocument"]))
         return {"role": role, "name": name, "policy": document}
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self._put(identity, new)
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         role, name = identity.split(":", 1)
         self.api.delete_role_policy(RoleName=role, PolicyName=name)
@@ -250,19 +236,16 @@ class RolePolicyAttachment(IamResource):
     token = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
     fixed = ("role", "policyArn")
 
-    @override
     def create(self, inputs: Bag) -> str:
         self.api.attach_role_policy(RoleName=inputs["role"], PolicyArn=inputs["policyArn"])
         return f"{inputs['role']}/{inputs['policyArn']}"
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         role, arn = identity.split("/", 1)
         pages = self.api.get_paginator("list_attached_role_policies").paginate(RoleName=role)
         attached = {policy["PolicyArn"] for page in pages for policy in page["AttachedPolicies"]}
         return {"role": role, "policyArn": arn} if arn in attached else None
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         role, arn = identity.split("/", 1)
         self.api.detach_role_policy(RoleName=role, PolicyArn=arn)
@@ -279,7 +262,6 @@ class InstanceProfile(IamResource):
     computed = ("arn", "uniqueId", "createDate")
     defaults = {"path": "/"}
 
-    @override
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_instance_profile(
             InstanceProfileName=name_of(inputs),
@@ -288,7 +270,6 @@ class InstanceProfile(IamResource):
         )
         return str(answer["InstanceProfile"]["InstanceProfileName"])
 
-    @override
     def complete(self, identity: str, inputs: Bag) -> None:
         if inputs.get("role"):
             self._add(identity, inputs["role"])
@@ -307,7 +288,6 @@ class InstanceProfile(IamResource):
         profile: Mapping[str, Any] = answer["InstanceProfile"]
         return profile
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         profile = self._get(identity)
         return {
@@ -320,7 +300,6 @@ class InstanceProfile(IamResource):
             "tags": from_tag_list(profile.get("Tags")),
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         live = self._roles(self._get(identity))
         wanted = [new["role"]] if new.get("role") else []
@@ -341,7 +320,6 @@ class InstanceProfile(IamResource):
             ),
         )
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         for role in self._roles(self._get(identity)):
             self._remove(identity, role)
@@ -356,7 +334,6 @@ class OpenIdConnectProvider(IamResource):
     fixed = ("url",)
     computed = ("arn", "thumbprintLists")
 
-    @override
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_open_id_connect_provider(
             Url=inputs["url"],
@@ -366,14 +343,12 @@ class OpenIdConnectProvider(IamResource):
         )
         return str(answer["OpenIDConnectProviderArn"])
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         found = open_id_connect_provider(self.api, identity)
         if _without_scheme(state.get("url", "")) == found["url"]:
             found["url"] = state["url"]  # IAM forgets the scheme that the program wrote
         return found
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         before, after = set(old.get("clientIdLists") or []), set(new.get("clientIdLists") or [])
         for client in sorted(after - before):
@@ -399,7 +374,6 @@ class OpenIdConnectProvider(IamResource):
             ),
         )
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_open_id_connect_provider(OpenIDConnectProviderArn=identity)
 
@@ -428,7 +402,6 @@ class ServiceLinkedRole(IamResource):
     fixed = ("awsServiceName", "customSuffix")
     computed = ("arn", "name", "path", "uniqueId", "createDate")
 
-    @override
     def create(self, inputs: Bag) -> str:
         answer = self.api.create_service_linked_role(
             AWSServiceName=inputs["awsServiceName"],
@@ -436,19 +409,16 @@ class ServiceLinkedRole(IamResource):
         )
         return str(answer["Role"]["Arn"])
 
-    @override
     def complete(self, identity: str, inputs: Bag) -> None:
         if inputs.get("tags"):
             self.api.tag_role(RoleName=_role_name(identity), Tags=to_tag_list(inputs["tags"]))
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         role = role_properties(self.api.get_role(RoleName=_role_name(identity))["Role"])
         service = role["path"].strip("/").rpartition("/")[2]
         kept = ("arn", "name", "path", "uniqueId", "createDate", "description", "tags")
         return {"awsServiceName": service, **{key: role[key] for key in kept}}
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         name = _role_name(identity)
         if old.get("description") != new.get("description"):
@@ -460,7 +430,6 @@ class ServiceLinkedRole(IamResource):
             untag=lambda keys: self.api.untag_role(RoleName=name, TagKeys=keys),
         )
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_service_linked_role(RoleName=_role_name(identity))
 

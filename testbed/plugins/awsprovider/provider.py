@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
-from typing_extensions import override
 
 from testbed.plugins.awsprovider import ec2, ecr, eks, events, iam, identity, sqs, ssm
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, canonical
@@ -63,7 +62,6 @@ class AwsProvider(Provider):
             raise ProviderError("the aws provider has not been configured yet")
         return self._session
 
-    @override
     def check_settings(self, settings: Bag) -> list[Fault]:
         return [
             Fault(key, f"the aws stand-in has no setting {key}")
@@ -71,12 +69,10 @@ class AwsProvider(Provider):
             if key not in SETTINGS and not key.startswith("__") and value not in (None, "", [], {})
         ]
 
-    @override
     def configure(self, settings: Bag) -> None:
         self._session = Session(settings)
         self._session.validate()
 
-    @override
     def check(self, proposal: Proposal) -> Checked:
         kind = _kind(proposal.type)
         inputs = {key: value for key, value in proposal.new.items() if key != DEFAULTS}
@@ -91,11 +87,9 @@ class AwsProvider(Provider):
             inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
         return Checked(inputs, _canonicalize(inputs, kind.documents))
 
-    @override
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
         return lies_under(path, (*_kind(type_).fixed, "region"))
 
-    @override
     def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
         # A name that the program gave can only be had once.
         name = _kind(type_).automatic_name
@@ -106,13 +100,11 @@ class AwsProvider(Provider):
             and not is_default(new, name)
         )
 
-    @override
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
         kind = _kind(work.type)
         outputs = {**dict.fromkeys(kind.computed, UNKNOWN), **_public(state), **_public(inputs)}
         return _with_all_tags(kind, outputs)
 
-    @override
     def create(self, work: Work, inputs: Bag) -> Created:
         resource = self._resource(work.type, inputs)
         with translated():
@@ -124,7 +116,6 @@ class AwsProvider(Provider):
             raise PartialFailureError(identity, outputs, [str(error)]) from error
         return Created(identity, self._outputs(resource, identity, inputs))
 
-    @override
     def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
         resource = self._resource(work.type, inputs or state)
         live = self._live(resource, work.identity, {**inputs, **state})
@@ -133,14 +124,12 @@ class AwsProvider(Provider):
         outputs = _with_all_tags(type(resource), {**_public(state), **live})
         return Found(work.identity, outputs, _live_inputs(type(resource), inputs, live))
 
-    @override
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
         resource = self._resource(work.type, new)
         with translated():
             resource.update(work.identity, old, new)
         return self._outputs(resource, work.identity, {**_public(state), **_public(new)})
 
-    @override
     def delete(self, work: Work, state: Bag) -> None:
         with translated():
             try:
@@ -149,7 +138,6 @@ class AwsProvider(Provider):
                 if not is_gone(error):
                     raise
 
-    @override
     def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
         if function not in FUNCTIONS:
             raise ProviderError(f"the aws stand-in has no function {function}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typing_extensions import override
-
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
@@ -56,7 +54,6 @@ class Queue(Resource):
     }
     documents = DOCUMENTS
 
-    @override
     def create(self, inputs: Bag) -> str:
         attributes = {
             attribute: _to_text(inputs[name])
@@ -68,7 +65,6 @@ class Queue(Resource):
         )
         return str(answer["QueueUrl"])
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         answer = self.api.get_queue_attributes(QueueUrl=identity, AttributeNames=["All"])
         attributes = answer["Attributes"]
@@ -84,7 +80,6 @@ class Queue(Resource):
             },
         }
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         changed = {
             attribute: _to_text(new.get(name, self.defaults.get(name, "")))
@@ -100,7 +95,6 @@ class Queue(Resource):
             untag=lambda keys: self.api.untag_queue(QueueUrl=identity, TagKeys=keys),
         )
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_queue(QueueUrl=identity)
 
@@ -125,7 +119,6 @@ class QueuePolicy(Resource):
     fixed = ("queueUrl",)
     documents = ("policy",)
 
-    @override
     def create(self, inputs: Bag) -> str:
         self._put(inputs["queueUrl"], inputs["policy"])
         return str(inputs["queueUrl"])
@@ -133,17 +126,14 @@ class QueuePolicy(Resource):
     def _put(self, url: str, policy: str) -> None:
         self.api.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
 
-    @override
     def read(self, identity: str, state: Bag) -> Bag | None:
         answer = self.api.get_queue_attributes(QueueUrl=identity, AttributeNames=["Policy"])
         policy = (answer.get("Attributes") or {}).get("Policy")
         return {"queueUrl": identity, "policy": canonical(policy)} if policy else None
 
-    @override
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         self._put(identity, new["policy"])
 
-    @override
     def delete(self, identity: str, state: Bag) -> None:
         self._put(identity, "")
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import urllib3
+import requests
 import yaml
+from requests.adapters import HTTPAdapter
 
 from testbed.kubeclient import Kubeconfig
 from testbed.plugins.codec import Bag
@@ -26,6 +27,7 @@ from testbed.plugins.provider import ProviderError
 APPLY: Final = "application/apply-patch+yaml"
 REQUEST_SECONDS: Final = 60
 CONNECTIONS: Final = 64
+CONNECT_RETRIES: Final = 2
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 
@@ -100,6 +102,21 @@ def is_group_served_alike(old: str, new: str) -> bool:
     return old.rpartition("/")[0] == new.rpartition("/")[0]
 
 
+class _Trusting(HTTPAdapter):
+    """Connections that trust, and show, what a TLS context says and nothing else."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
+        super().__init__(pool_maxsize=CONNECTIONS, pool_block=True, max_retries=CONNECT_RETRIES)
+
+    def init_poolmanager(self, *args: Any, **more: Any) -> None:
+        super().init_poolmanager(*args, **more, ssl_context=self._tls)
+
+    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
+        # It would add the public authorities to those of the context.
+        pass
+
+
 class Api:
     """One API server. Safe to use from many threads."""
 
@@ -107,15 +124,14 @@ class Api:
         tls = kubeconfig.tls()
         self.namespace = namespace
         self._server = kubeconfig.server
-        self._pool = urllib3.PoolManager(
-            maxsize=CONNECTIONS,
-            block=True,
-            ssl_context=tls if isinstance(tls, ssl.SSLContext) else None,
-            retries=urllib3.Retry(connect=2, read=0, redirect=0, status=0, backoff_factor=0.2),
-        )
-        self._headers = {"User-Agent": "pulumi-kubernetes-standin"}
+        self._session = requests.Session()
+        # The kubeconfig alone says how to get there: no proxy, no credentials of a .netrc.
+        self._session.trust_env = False
+        if isinstance(tls, ssl.SSLContext):
+            self._session.mount("https://", _Trusting(tls))
+        self._session.headers["User-Agent"] = "pulumi-kubernetes-standin"
         if kubeconfig.token:
-            self._headers["Authorization"] = f"Bearer {kubeconfig.token.strip()}"
+            self._session.headers["Authorization"] = f"Bearer {kubeconfig.token.strip()}"
         self._kinds: dict[tuple[str, str], Kind] = {}
         self._lock = threading.Lock()
 
@@ -129,20 +145,21 @@ class Api:
         content_type: str = "application/json",
     ) -> Bag:
         """Make one request; return the answer's JSON. Raises `ApiError`."""
-        suffix = "?" + "&".join(f"{key}={value}" for key, value in query.items()) if query else ""
         try:
-            answer = self._pool.request(
+            answer = self._session.request(
                 method,
-                f"{self._server}{path}{suffix}",
-                body=None if body is None else json.dumps(body).encode(),
-                headers={**self._headers, "Content-Type": content_type},
+                f"{self._server}{path}",
+                params=query,
+                data=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": content_type},
                 timeout=REQUEST_SECONDS,
+                allow_redirects=False,
             )
-        except urllib3.exceptions.HTTPError as error:
+        except requests.RequestException as error:
             raise UnreachableError(f"the Kubernetes API cannot be reached: {error}") from error
-        if answer.status >= 400:
-            raise ApiError(answer.status, _message(answer.data))
-        parsed: Bag = json.loads(answer.data)
+        if answer.status_code >= 400:
+            raise ApiError(answer.status_code, _message(answer.content))
+        parsed: Bag = json.loads(answer.content)
         return parsed
 
     def kind_of(self, api_version: str, kind: str) -> Kind | None:

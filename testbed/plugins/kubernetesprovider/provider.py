@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import yaml
-from typing_extensions import override
 
 from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown, plain
 from testbed.plugins.differences import lies_under
@@ -70,7 +69,6 @@ class KubernetesProvider(Provider):
         self._api: Api | None = None
         self._settings: Bag = {}
 
-    @override
     def configure(self, settings: Bag) -> None:
         self._settings = settings
         given = settings.get("kubeconfig")
@@ -88,7 +86,6 @@ class KubernetesProvider(Provider):
             )
         return self._api
 
-    @override
     def check(self, proposal: Proposal) -> Checked:
         inputs = dict(proposal.new)
         if inputs.get("metadata") is UNKNOWN:
@@ -122,7 +119,6 @@ class KubernetesProvider(Provider):
             metadata["name"] = unique_name(proposal, digits=8, limit=NAME_LIMIT)
         metadata["annotations"] = {**(metadata.get("annotations") or {}), AUTONAMED: "true"}
 
-    @override
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
         if path == "apiVersion":
             return not is_group_served_alike(old["apiVersion"], new["apiVersion"])
@@ -142,12 +138,10 @@ class KubernetesProvider(Provider):
             return lies_under(path, ("data", "stringData"))
         return False
 
-    @override
     def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
         before, after = old.get("metadata") or {}, new.get("metadata") or {}
         return all(before.get(key) == after.get(key) for key in ("name", "namespace"))
 
-    @override
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
         if has_unknown(inputs.get("metadata")) or not isinstance(inputs.get("metadata"), dict):
             return {"status": UNKNOWN, **inputs}
@@ -185,7 +179,6 @@ class KubernetesProvider(Provider):
             answer["status"] = UNKNOWN
         return answer
 
-    @override
     def create(self, work: Work, inputs: Bag) -> Created:
         thing = _manifest(inputs)
         manager = f"pulumi-kubernetes-{secrets.token_hex(4)}"
@@ -198,7 +191,6 @@ class KubernetesProvider(Provider):
         live = self._wait(work, path, live, inputs, manager)
         return Created(_identity(live), _outputs(live, inputs, manager))
 
-    @override
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
         thing, manager = _manifest(new), _manager(state)
         path = self._path(work, thing)
@@ -206,7 +198,6 @@ class KubernetesProvider(Provider):
         live = self._wait(work, path, live, new, manager)
         return _outputs(live, new, manager)
 
-    @override
     def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
         try:
             return self._read(work, state, inputs)
@@ -238,7 +229,6 @@ class KubernetesProvider(Provider):
         }
         return Found(work.identity, outputs, imported)
 
-    @override
     def delete(self, work: Work, state: Bag) -> None:
         try:
             self._delete(work, state)
@@ -271,7 +261,6 @@ class KubernetesProvider(Provider):
         if annotation(state, SKIP_AWAIT) != "true":
             self._wait_until_gone(work, path, uid)
 
-    @override
     def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
         if function != "kubernetes:yaml:decode":
             raise ProviderError(f"the kubernetes stand-in has no function {function}")
