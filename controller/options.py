@@ -216,6 +216,10 @@ class Options:
     disable_cluster_state_observability: bool = False
     """Leaves out the metrics and events about the mirror of the cluster."""
 
+    detailed_metrics: bool = False
+    """Serves a series for every pod, node, NodeClaim and offering too, as Karpenter always does.
+    They grow with the cluster and the region: tens of thousands, each read by every scrape."""
+
     kube_client_qps: Count = 200
     """Requests per second to the Kubernetes API, sustained."""
 

@@ -39,7 +39,7 @@ from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster, key_of
 from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.metrics import CONDITIONED, Metrics
 
 ONE = Workers(1, 1)
 FEW = Workers(10, 1000)
@@ -152,6 +152,9 @@ class Assembly:
         """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""
         if kind == kinds.POD and after is not None:
             self._metrics.pod_changed(before, after)
+        elif kind in CONDITIONED and after is not None:
+            known = before.status.conditions if before is not None else ()
+            self._metrics.conditions_changed(kind, known, after.status.conditions)
         if not self._is_acting:
             return
         concerned: dict[Kind[Any], Callable[[Any, Any], None]] = {

@@ -13,15 +13,17 @@ from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
 from controller.manager.passing import PassingCloud
 from controller.telemetry import logs
+from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 
 
 class MeteredCloud(PassingCloud):
-    """Times and counts the calls that Karpenter times and counts."""
+    """Times and counts the calls that Karpenter times and counts, and notes what is offered."""
 
-    def __init__(self, cloud: RunningCloud, metrics: Metrics) -> None:
+    def __init__(self, cloud: RunningCloud, metrics: Metrics, market: Market) -> None:
         super().__init__(cloud)
         self._metrics = metrics
+        self._market = market
 
     def _timed(self, method: str) -> AbstractContextManager[None]:
         return self._metrics.cloud_call(logs.current_controller(), method, self.name)
@@ -31,7 +33,9 @@ class MeteredCloud(PassingCloud):
     ) -> Sequence[InstanceType]:
         """Return every type the class could launch."""
         with self._timed("GetInstanceTypes"):
-            return await super().instance_types(node_class, node_pool)
+            types = await super().instance_types(node_class, node_pool)
+        self._market.offered(node_class.metadata.name, types)
+        return types
 
     async def launch(
         self,

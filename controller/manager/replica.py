@@ -36,8 +36,11 @@ from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.spreads import DefaultSpreads
+from controller.telemetry.clusterstate import ClusterState
+from controller.telemetry.details import Details
 from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import ClusterState, Metrics
+from controller.telemetry.market import Market
+from controller.telemetry.metrics import Metrics
 
 LEASE_QPS = 10
 """The Lease has connections and a budget of its own: no crowd of requests may delay it."""
@@ -67,7 +70,7 @@ class Replica:
         self._clock = clock
         self._cluster = Cluster(followed(options))
         self._spreads = DefaultSpreads(default_constraints(options), self._cluster)
-        self._metrics = Metrics(version=own_version())
+        self._metrics = Metrics(version=own_version(), detailed=options.detailed_metrics)
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT; then stop, give the Lease back and return.
@@ -109,10 +112,13 @@ class Replica:
             await own(probes.serving(health, host, options.health_probe_port))
             page = probes.metrics(metrics.registry, with_profiles=options.enable_profiling)
             await own(probes.serving(page, host, options.metrics_port))
+            market = Market()
             if not options.disable_cluster_state_observability:
-                metrics.registry.register(ClusterState(self._cluster, self._clock))
+                metrics.registry.register(ClusterState(self._cluster, market, self._clock))
+            if options.detailed_metrics:
+                metrics.registry.register(Details(self._cluster, market, self._clock))
             made = self._make_cloud(options, await cluster_dns(api))
-            cloud: RunningCloud = MeteredCloud(made, metrics)
+            cloud: RunningCloud = MeteredCloud(made, metrics, market)
             if options.feature_gates.node_overlay:
                 cloud = OverlaidCloud(cloud, self._cluster)
             solve = self._solve(solver)

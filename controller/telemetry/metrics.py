@@ -2,7 +2,8 @@
 
 Reconcilers tell what they did by a method per fact (`claim_created`, `evicted`, …) and
 know no metric's name. What is a state rather than an event (nodes, pools, whether the
-mirror is synced) is read from the cluster at the moment of a scrape.
+mirror is synced) is read from the cluster at the moment of a scrape: see `clusterstate`,
+and `details` for what grows with the cluster.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import contextlib
 import platform
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
-from controller.apis import conditions, kinds, labels, quantities
+from controller.apis import conditions, labels
+from controller.apis.conditions import Condition
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
 from controller.apis.nodeclaim import INSTANCE_TERMINATING, NodeClaim
 from controller.apis.nodes import Node
-from controller.apis.pods import Pod, Quantities
+from controller.apis.pods import Pod
 from controller.cloudprovider.provider import Notice
 from controller.disruption.commands import Command, Reason
 from controller.scheduling.results import Results
-from controller.state.cluster import Cluster
 
 # A second series per counter, with the time of its birth, doubles what a scrape costs.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -43,15 +44,32 @@ LIFETIMES = (900, 1800, 3600, 7200, 14_400, 28_800, 43_200, DAY, *(DAY * n for n
     2, 3, 5, 7, 10, 15, 20, 25, 30,
 )))  # fmt: skip
 
+GO_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+"""Where Go's Prometheus client puts buckets when nobody says."""
+
+CONDITIONED: tuple[Kind[Any], ...] = (NODE_POOL, NODE_CLAIM, EC2_NODE_CLASS, NODE)
+"""Kinds whose conditions are followed."""
+
 DISRUPTED = ("reason", "nodepool", "capacity_type", "consolidation_policy", "termination_mode")
 
 
 class Metrics:
-    """What the controller counts and measures, in `registry`."""
+    """What the controller counts and measures, in `registry`.
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, version: str = "") -> None:
+    `detailed` adds what takes more series than a small cluster's monitoring likes.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        version: str = "",
+        detailed: bool = False,
+    ) -> None:
         self.registry = registry or CollectorRegistry()
+        self._detailed = detailed
         self._make_node_metrics()
+        self._make_condition_metrics()
         self._make_decision_metrics()
         self._make_runtime_metrics()
         build = self._gauge(
@@ -122,6 +140,24 @@ class Metrics:
             if not conditions.is_true(before.status.conditions, kind):
                 histogram.observe((reached.last_transition_time - created).total_seconds())
 
+    def conditions_changed(
+        self, kind: Kind[Any], before: Sequence[Condition], after: Sequence[Condition]
+    ) -> None:
+        """An object of ours, or a Node, has other conditions than before."""
+        if kind not in self._transitions:
+            return
+        for condition in after:
+            was = conditions.find(before, condition.type)
+            if was is not None and was.status == condition.status:
+                continue
+            told = (condition.type, condition.status, condition.reason)
+            self._transitions[kind].labels(*told).inc()
+            since = was.last_transition_time if was is not None else None
+            until = condition.last_transition_time
+            if was and since and until and kind in self._transition_times:
+                lasted = (until - since).total_seconds()
+                self._transition_times[kind].labels(was.type, was.status).observe(lasted)
+
     # Decisions.
 
     @contextlib.contextmanager
@@ -143,6 +179,10 @@ class Metrics:
     def allowed_disruptions(self, node_pool: str, reason: Reason, allowed: int) -> None:
         """A pool's budgets let this many of its nodes go now."""
         self._allowed.labels(node_pool, reason.label).set(allowed)
+
+    def consuming_budgets(self, node_pool: str, reason: Reason, nodes: int) -> None:
+        """This many of a pool's nodes are not ready or on their way out."""
+        self._consuming.labels(node_pool, reason.label).set(nodes)
 
     def decided(self, command: Command) -> None:
         """A command to disrupt nodes is carried out."""
@@ -278,6 +318,23 @@ class Metrics:
             f"{pods}_startup_duration_seconds", "From creation to readiness of a pod."
         )
 
+    def _make_condition_metrics(self) -> None:
+        self._transitions = {
+            kind: self._counter(
+                f"operator_{kind.name.lower()}_status_condition_transitions_total",
+                "Conditions that took another status.", "type", "status", "reason",
+            )
+            for kind in CONDITIONED
+        }  # fmt: skip
+        self._transition_times = {
+            kind: self._histogram(
+                f"operator_{kind.name.lower()}_status_condition_transition_seconds",
+                "How long a condition had a status.", "type", "status", buckets=GO_BUCKETS,
+            )
+            for kind in CONDITIONED
+            if self._detailed
+        }  # fmt: skip
+
     def _make_decision_metrics(self) -> None:
         counter, gauge, histogram = self._counter, self._gauge, self._histogram
         disruption = "karpenter_voluntary_disruption"
@@ -308,6 +365,10 @@ class Metrics:
         )  # fmt: skip
         self._allowed = gauge(
             "karpenter_nodepools_allowed_disruptions", "Nodes that budgets let go now.",
+            "nodepool", "reason",
+        )  # fmt: skip
+        self._consuming = gauge(
+            "karpenter_nodepools_nodes_consuming_budgets", "Nodes that count against budgets.",
             "nodepool", "reason",
         )  # fmt: skip
         self._notices = counter(
@@ -375,47 +436,6 @@ class Metrics:
         self, name: str, text: str, *names: str, buckets: tuple[float, ...] | list[int] = DURATIONS
     ) -> Histogram:
         return Histogram(name, text, names, registry=self.registry, buckets=buckets)
-
-
-class ClusterState(Collector):
-    """What is so at the moment of a scrape, read from the mirror."""
-
-    def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
-        self._cluster = cluster
-        self._clock = clock
-        self._unsynced_since: datetime | None = clock()
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Name nothing ahead: the registry need not scrape in order to register."""
-        return []
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges."""
-        now, synced = self._clock(), self._cluster.synced
-        self._unsynced_since = None if synced else self._unsynced_since or now
-        unsynced = (now - self._unsynced_since).total_seconds() if self._unsynced_since else 0.0
-        name = "karpenter_cluster_state"
-        nodes = len(self._cluster.state_nodes(now))
-        yield GaugeMetricFamily(f"{name}_node_count", "Machines known.", nodes)
-        yield GaugeMetricFamily(f"{name}_synced", "1 when nothing is missing.", int(synced))
-        yield GaugeMetricFamily(
-            f"{name}_unsynced_time_seconds", "Time since it was last synced.", unsynced
-        )
-        pools = self._cluster.list(kinds.NODE_POOL)
-        axes = ("resource_type", "nodepool")
-        usage = GaugeMetricFamily("karpenter_nodepools_usage", "What pools use.", labels=axes)
-        limit = GaugeMetricFamily("karpenter_nodepools_limit", "What pools may use.", labels=axes)
-        for pool in pools:
-            _add_amounts(usage, pool.metadata.name, pool.status.resources)
-            _add_amounts(limit, pool.metadata.name, pool.spec.limits)
-        yield usage
-        yield limit
-
-
-def _add_amounts(gauge: GaugeMetricFamily, pool: str, amounts: Quantities) -> None:
-    for resource, quantity in amounts.items():
-        value = quantities.parse(quantity) / quantities.MILLI
-        gauge.add_metric((resource.replace("-", "_"), pool), value)
 
 
 def _pool(owned: NodeClaim | Node) -> str:

@@ -31,6 +31,7 @@ from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
+from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
 
@@ -67,7 +68,7 @@ class World:
         self.cluster = Cluster(followed(options))
         ports = Ports(
             api=self.api,
-            cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics), self.cluster),
+            cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics, Market()), self.cluster),
             cluster=self.cluster,
             recorder=Recorder(self.api, clock),
             metrics=self.metrics,

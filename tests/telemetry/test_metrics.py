@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import prometheus_client
@@ -10,21 +11,13 @@ import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.conditions import Condition
-from controller.apis.kinds import Kind
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.nodepool import (
-    NodeClaimTemplate,
-    NodeClaimTemplateSpec,
     NodeClassReference,
-    NodePool,
-    NodePoolSpec,
-    NodePoolStatus,
 )
 from controller.apis.pods import Pod, PodStatus
-from controller.apiserver.port import Change
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import ClusterState, Metrics
+from controller.telemetry.metrics import Metrics
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REFERENCE = NodeClassReference(group="g", kind="k", name="n")
@@ -90,6 +83,32 @@ def test_a_pod_is_measured_when_it_is_bound_and_not_again(metrics: Metrics) -> N
     assert value("karpenter_pods_bound_duration_seconds_sum") == 7
 
 
+def condition(status: Any, *, after: int = 0, reason: str = "r") -> Condition:
+    since = NOW + timedelta(seconds=after)
+    return Condition(type="Ready", status=status, reason=reason, last_transition_time=since)
+
+
+def test_a_condition_is_counted_when_its_status_changes_and_timed_where_details_are_asked_for() -> (
+    None
+):
+    for detailed in (False, True):
+        metrics = Metrics(detailed=detailed)
+        steps = [
+            [],
+            [condition("Unknown")],
+            [condition("Unknown", reason="other")],
+            [condition("True", after=3)],
+        ]
+        for before, after in pairwise(steps):
+            metrics.conditions_changed(kinds.NODE_POOL, before, after)
+        value, name = metrics.registry.get_sample_value, "operator_nodepool_status_condition"
+        axes = {"type": "Ready", "reason": "r"}
+        assert value(f"{name}_transitions_total", {**axes, "status": "Unknown"}) == 1
+        assert value(f"{name}_transitions_total", {**axes, "status": "True"}) == 1
+        lasted = value(f"{name}_transition_seconds_sum", {"type": "Ready", "status": "Unknown"})
+        assert lasted == (3 if detailed else None)
+
+
 def test_a_reconcile_that_fails_is_counted_as_an_error(metrics: Metrics) -> None:
     with metrics.reconcile("x") as ended:
         ended("error")
@@ -98,30 +117,6 @@ def test_a_reconcile_that_fails_is_counted_as_an_error(metrics: Metrics) -> None
     assert value("controller_runtime_reconcile_total", labels_) == 1
     assert value("controller_runtime_reconcile_errors_total", {"controller": "x"}) == 1
     assert value("controller_runtime_active_workers", {"controller": "x"}) == 0
-
-
-def test_the_cluster_is_looked_at_when_it_is_asked_about(metrics: Metrics) -> None:
-    mirrored: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.NODE, kinds.NODE_CLAIM)
-    cluster = Cluster(mirrored=mirrored)
-    metrics.registry.register(ClusterState(cluster, lambda: NOW))
-    value = metrics.registry.get_sample_value
-    assert value("karpenter_cluster_state_synced") == 0
-
-    pool = NodePool(
-        metadata=ObjectMeta(name="default", uid="u"),
-        spec=NodePoolSpec(
-            template=NodeClaimTemplate(spec=NodeClaimTemplateSpec(node_class_ref=REFERENCE)),
-            limits={"cpu": "10"},
-        ),
-        status=NodePoolStatus(resources={"cpu": "2500m"}),
-    )
-    for kind in mirrored:
-        cluster.apply(kind, Change("SYNCED"))
-    cluster.observe(kinds.NODE_POOL, pool)
-    axes = {"nodepool": "default", "resource_type": "cpu"}
-    assert value("karpenter_cluster_state_synced") == 1
-    assert value("karpenter_nodepools_limit", axes) == 10
-    assert value("karpenter_nodepools_usage", axes) == 2.5
 
 
 def test_an_idle_controller_shows_few_series(metrics: Metrics) -> None:

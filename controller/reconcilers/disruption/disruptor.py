@@ -100,6 +100,7 @@ class Disruptor:
         )
         for pool, allowed in budgets.remaining.items():
             self.metrics.allowed_disruptions(pool, reason, allowed)
+            self.metrics.consuming_budgets(pool, reason, consuming[pool])
         return budgets
 
     async def _carry_out(self, command: Command) -> None:

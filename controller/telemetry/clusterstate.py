@@ -1,0 +1,149 @@
+"""What is so at the moment of a scrape, read from the mirror: few series, whatever the size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from controller.apis import kinds, labels, quantities
+from controller.apis.kinds import Kind
+from controller.apis.pods import Quantities
+from controller.constraints.resources import Resources, parsed, pod_requests, total
+from controller.state.cluster import Cluster
+from controller.state.pods import is_terminal
+from controller.telemetry.market import Market
+
+FEW: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.EC2_NODE_CLASS)
+"""Kinds of which there are few, so that each object may have series of its own."""
+
+
+class FromMirror(Collector):
+    """A collector that reads the mirror."""
+
+    def __init__(self, cluster: Cluster, market: Market, clock: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._market = market
+        self._clock = clock
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Name nothing ahead: the registry need not scrape in order to register."""
+        return []
+
+
+class ClusterState(FromMirror):
+    """The mirror, the pools, and how full the cluster is."""
+
+    def __init__(self, cluster: Cluster, market: Market, clock: Callable[[], datetime]) -> None:
+        super().__init__(cluster, market, clock)
+        self._unsynced_since: datetime | None = clock()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges."""
+        now = self._clock()
+        yield from self._mirror(now)
+        yield from self._pools()
+        yield self._utilization()
+        for kind in FEW:
+            yield from status_conditions(kind, self._cluster.list(kind), now)
+
+    def _mirror(self, now: datetime) -> Iterator[GaugeMetricFamily]:
+        synced = self._cluster.synced
+        self._unsynced_since = None if synced else self._unsynced_since or now
+        unsynced = (now - self._unsynced_since).total_seconds() if self._unsynced_since else 0.0
+        name = "karpenter_cluster_state"
+        nodes = len(self._cluster.state_nodes(now))
+        yield GaugeMetricFamily(f"{name}_node_count", "Machines known.", nodes)
+        yield GaugeMetricFamily(f"{name}_synced", "1 when nothing is missing.", int(synced))
+        yield GaugeMetricFamily(
+            f"{name}_unsynced_time_seconds", "Time since it was last synced.", unsynced
+        )
+
+    def _pools(self) -> Iterator[GaugeMetricFamily]:
+        axes = ("resource_type", "nodepool")
+        usage = GaugeMetricFamily("karpenter_nodepools_usage", "What pools use.", labels=axes)
+        limit = GaugeMetricFamily("karpenter_nodepools_limit", "What pools may use.", labels=axes)
+        cost = GaugeMetricFamily(
+            "karpenter_nodepools_cost_total", "$/h of a pool's machines.", labels=("nodepool",)
+        )
+        costs = self._costs()
+        for pool in self._cluster.list(kinds.NODE_POOL):
+            name = pool.metadata.name
+            _add_quantities(usage, name, pool.status.resources)
+            _add_quantities(limit, name, pool.spec.limits)
+            cost.add_metric((name,), costs.get(name, 0.0))
+        yield from (usage, limit, cost)
+
+    def _costs(self) -> Mapping[str, float]:
+        costs: defaultdict[str, float] = defaultdict(float)
+        for claim in self._cluster.list(kinds.NODE_CLAIM):
+            price = self._market.price(claim) if claim.status.provider_id else None
+            costs[claim.metadata.labels.get(labels.NODEPOOL, "")] += price or 0.0
+        return costs
+
+    def _utilization(self) -> GaugeMetricFamily:
+        found = GaugeMetricFamily(
+            "karpenter_cluster_utilization_percent",
+            "What pods ask for of what nodes have.",
+            labels=("resource_type",),
+        )
+        nodes = self._cluster.list(kinds.NODE)
+        whole = total(parsed(node.status.allocatable) for node in nodes)
+        asked = total(requests_on(self._cluster, node.metadata.name) for node in nodes)
+        for resource, amount in sorted(whole.items()):
+            if amount:
+                found.add_metric((snake(resource),), 100 * asked.get(resource, 0) / amount)
+        return found
+
+
+def requests_on(cluster: Cluster, node_name: str) -> dict[str, int]:
+    """Return what the pods of a node ask for, in thousandths."""
+    return total(pod_requests(pod) for pod in cluster.pods_on(node_name) if not is_terminal(pod))
+
+
+def status_conditions(
+    kind: Kind[Any], found: Iterable[Any], now: datetime
+) -> Iterator[GaugeMetricFamily]:
+    """Yield how every object of a kind stands, and how long those that are going have been."""
+    name = f"operator_{kind.name.lower()}"
+    axes = ("namespace", "name", "type", "status", "reason")
+    count = GaugeMetricFamily(f"{name}_status_condition_count", "Conditions.", labels=axes)
+    since = GaugeMetricFamily(
+        f"{name}_status_condition_current_status_seconds",
+        "How long a condition has had its status.",
+        labels=axes,
+    )
+    going = GaugeMetricFamily(
+        f"{name}_termination_current_time_seconds",
+        "How long an object has been on its way out.",
+        labels=axes[:2],
+    )
+    for each in found:
+        whose = (each.metadata.namespace, each.metadata.name)
+        for condition in each.status.conditions:
+            told = (*whose, condition.type, condition.status, condition.reason)
+            count.add_metric(told, 1)
+            if condition.last_transition_time is not None:
+                since.add_metric(told, (now - condition.last_transition_time).total_seconds())
+        if each.metadata.deletion_timestamp is not None:
+            going.add_metric(whose, (now - each.metadata.deletion_timestamp).total_seconds())
+    yield from (count, since, going)
+
+
+def snake(text: str) -> str:
+    """Write a resource's or a label's name as Karpenter's metrics do."""
+    return text.lower().replace("-", "_")
+
+
+def add_amounts(gauge: GaugeMetricFamily, values: tuple[str, ...], amounts: Resources) -> None:
+    """Add a sample for each resource; its type is the first label."""
+    for resource, amount in sorted(amounts.items()):
+        gauge.add_metric((snake(resource), *values), amount / quantities.MILLI)
+
+
+def _add_quantities(gauge: GaugeMetricFamily, pool: str, written: Quantities) -> None:
+    add_amounts(gauge, (pool,), parsed(written))

@@ -1,0 +1,261 @@
+"""What is read from the mirror at a scrape: a few series always, one for each thing if asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta, OwnerReference
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apis.nodes import Node, NodeStatus
+from controller.apis.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apiserver.port import Change
+from controller.cloudprovider.fake import DEFAULT_TYPES
+from controller.state.cluster import Cluster
+from controller.telemetry.clusterstate import ClusterState
+from controller.telemetry.details import Details
+from controller.telemetry.market import Market
+from controller.telemetry.metrics import Metrics
+from tests.reconcilers.world import CLASS, make_class, make_pool
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR_AGO = NOW - timedelta(hours=1)
+TYPE = DEFAULT_TYPES[0]
+OFFERING = TYPE.offerings[0]
+TABLE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+class Scene:
+    """A mirror, a market and a registry that reads both."""
+
+    def __init__(self, *, detailed: bool = False) -> None:
+        self.cluster, self.market = Cluster(), Market()
+        self.registry = CollectorRegistry()
+        self.registry.register(ClusterState(self.cluster, self.market, lambda: NOW))
+        if detailed:
+            self.registry.register(Details(self.cluster, self.market, lambda: NOW))
+
+    def value(self, metric: str, /, **axes: str) -> float | None:
+        """Answer the one sample that has these labels; None when there is none."""
+        found = [
+            sample.value
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name == metric and axes.items() <= sample.labels.items()
+        ]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def series(self) -> int:
+        return sum(len(family.samples) for family in self.registry.collect())
+
+    def see(self, kind: Kind[Any], *objects: Any) -> None:
+        for each in objects:
+            self.cluster.observe(kind, each)
+
+    def fill(self, count: int) -> None:
+        """Have so many machines, each with a pod."""
+        for number in range(count):
+            self.see(kinds.NODE, node(f"n-{number}"))
+            self.see(kinds.NODE_CLAIM, claim(f"c-{number}", f"n-{number}"))
+            self.see(kinds.POD, pod(f"p-{number}", on=f"n-{number}"))
+
+
+def node(name: str = "n", **more: Any) -> Node:
+    carried = {labels.NODEPOOL: "default", labels.ZONE: "z", labels.INSTANCE_TYPE: TYPE.name}
+    return Node(
+        metadata=ObjectMeta(name=name, uid=name, labels=carried, creation_timestamp=HOUR_AGO),
+        status=NodeStatus(
+            capacity={"cpu": "4", "memory": "8Gi"}, allocatable={"cpu": "3500m", "memory": "7Gi"}
+        ),
+        **more,
+    )
+
+
+def claim(name: str, node_name: str, **status: Any) -> NodeClaim:
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name,
+                "uid": name,
+                "labels": {
+                    labels.NODEPOOL: "default",
+                    labels.INSTANCE_TYPE: TYPE.name,
+                    labels.ZONE: OFFERING.zone,
+                    labels.CAPACITY_TYPE: OFFERING.capacity_type,
+                },
+            },
+            "spec": {"nodeClassRef": msgspec.to_builtins(CLASS)},
+            "status": {"nodeName": node_name, "providerID": f"fake:///{name}", **status},
+        },
+        NodeClaim,
+    )
+
+
+def pod(name: str, *, on: str = "", owner: str = "ReplicaSet", phase: str = "Running") -> Pod:
+    resources = ResourceRequirements(requests={"cpu": "700m"}, limits={"cpu": "2"})
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            uid=name,
+            creation_timestamp=HOUR_AGO,
+            owner_references=[OwnerReference(api_version="apps/v1", kind=owner, name="web")],
+        ),
+        spec=PodSpec(node_name=on, containers=[Container(resources=resources)]),
+        status=PodStatus(phase=phase),
+    )
+
+
+def pool(**status: Any) -> NodePool:
+    made = make_pool(limits={"cpu": "10"})
+    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, **status))
+
+
+def test_the_mirror_says_whether_anything_is_missing() -> None:
+    scene = Scene()
+    assert scene.value("karpenter_cluster_state_synced") == 0
+
+    for kind in scene.cluster.mirrored:
+        scene.cluster.apply(kind, Change("SYNCED"))
+    scene.see(kinds.NODE, node())
+
+    assert scene.value("karpenter_cluster_state_synced") == 1
+    assert scene.value("karpenter_cluster_state_node_count") == 1
+
+
+def test_a_pool_shows_what_it_uses_what_it_may_use_and_what_it_costs() -> None:
+    scene = Scene()
+    scene.market.offered("default", (TYPE,))
+    scene.see(kinds.NODE_POOL, pool(resources={"cpu": "2500m"}))
+    scene.see(kinds.NODE_CLAIM, claim("a", "n"), claim("b", "m"))
+
+    assert scene.value("karpenter_nodepools_usage", nodepool="default", resource_type="cpu") == 2.5
+    assert scene.value("karpenter_nodepools_limit", nodepool="default", resource_type="cpu") == 10
+    cost = scene.value("karpenter_nodepools_cost_total", nodepool="default")
+    assert cost == pytest.approx(2 * OFFERING.price)
+
+
+def test_a_price_follows_what_the_cloud_said_last() -> None:
+    market = Market()
+    assert market.price(claim("a", "n")) is None
+
+    dearer = dataclasses.replace(OFFERING, price=99.0)
+    for offerings in (TYPE.offerings, (dearer,)):
+        market.offered("default", [dataclasses.replace(TYPE, offerings=offerings)])
+
+    assert market.price(claim("a", "n")) == 99.0
+
+
+def test_utilization_is_what_pods_ask_for_of_what_nodes_have() -> None:
+    scene = Scene()
+    scene.see(kinds.NODE, node("a"), node("b"))
+    scene.see(kinds.POD, pod("p", on="a"), pod("over", on="b", phase="Succeeded"))
+
+    used = scene.value("karpenter_cluster_utilization_percent", resource_type="cpu")
+    assert used == pytest.approx(100 * 0.7 / 7)
+
+
+def test_conditions_of_pools_and_classes_are_always_there() -> None:
+    scene = Scene()
+    since = NOW - timedelta(seconds=7)
+    lost = Condition(
+        type="NodeClassReady",
+        status="False",
+        reason="NodeClassNotFound",
+        last_transition_time=since,
+    )
+    scene.see(kinds.NODE_POOL, pool(conditions=[lost]))
+    scene.see(kinds.EC2_NODE_CLASS, make_class())
+    name = "operator_nodepool_status_condition"
+    axes = {"name": "default", "type": "NodeClassReady", "status": "False"}
+
+    assert scene.value(f"{name}_count", **axes, reason="NodeClassNotFound") == 1
+    assert scene.value(f"{name}_current_status_seconds", **axes) == 7
+    assert scene.value("operator_ec2nodeclass_status_condition_count", name="default") == 1
+
+
+def test_the_number_of_series_does_not_depend_on_the_size_of_the_cluster() -> None:
+    few, many = Scene(), Scene()
+    few.fill(1)
+    many.fill(500)
+
+    assert few.series() == many.series() < 100
+
+
+def test_details_have_a_series_for_every_node() -> None:
+    scene = Scene(detailed=True)
+    scene.see(kinds.NODE, node())
+    scene.see(kinds.NODE_CLAIM, claim("c", "n"))
+    scene.see(kinds.POD, pod("web", on="n"), pod("logs", on="n", owner="DaemonSet"))
+    axes = {"node_name": "n", "nodepool": "default", "managed": "true"}
+
+    def amount(name: str, resource_type: str = "cpu") -> float | None:
+        return scene.value(f"karpenter_nodes_{name}", **axes, resource_type=resource_type)
+
+    assert amount("allocatable") == 3.5
+    assert amount("system_overhead", "memory") == 2**30
+    assert amount("total_pod_requests") == pytest.approx(1.4)
+    assert amount("total_pod_limits") == 4
+    assert amount("total_daemon_requests") == 0.7
+    assert amount("total_daemon_limits") == 2
+    assert scene.value("karpenter_nodes_current_lifetime_seconds", **axes, zone="z") == 3600
+    assert scene.value("operator_nodeclaim_termination_current_time_seconds") is None
+
+
+def test_details_have_a_series_for_every_pod() -> None:
+    scene = Scene(detailed=True)
+    scene.see(kinds.NODE, node())
+    scene.see(kinds.POD, pod("web", on="n"), pod("waiting", phase="Pending"))
+
+    placed = {"node": "n", "zone": "z", "nodepool": "default", "managed": "true"}
+    owner = "/apis/apps/v1/namespaces/default/replicasets/web"
+    state = "karpenter_pods_state"
+    assert scene.value(state, name="web", owner=owner, scheduled="true", **placed) == 1
+    assert scene.value(state, name="waiting", scheduled="false", ready="false", node="") == 1
+    assert scene.value("karpenter_pods_unbound_time_seconds", name="waiting") == 3600
+    assert scene.value("karpenter_pods_unstarted_time_seconds", name="waiting") == 3600
+    assert scene.value("karpenter_pods_unstarted_time_seconds", name="web") is None
+
+
+def test_details_have_a_series_for_every_offering() -> None:
+    scene = Scene(detailed=True)
+    closed = dataclasses.replace(OFFERING, available=False)
+    scene.market.offered("default", [dataclasses.replace(TYPE, offerings=(closed,))])
+    name, axes = "karpenter_cloudprovider_instance_type", {"instance_type": TYPE.name}
+    place = {"zone": OFFERING.zone, "capacity_type": OFFERING.capacity_type}
+
+    assert scene.value(f"{name}_offering_available", **axes, **place) == 0
+    assert scene.value(f"{name}_offering_price_estimate", **axes, **place) == OFFERING.price
+    assert scene.value(f"{name}_cpu_cores", **axes) == TYPE.capacity["cpu"] / 1000
+    assert scene.value(f"{name}_memory_bytes", **axes) == TYPE.capacity["memory"] / 1000
+
+
+def names(registries: Iterable[CollectorRegistry]) -> set[str]:
+    """Name everything that is served, as a scraper sees it."""
+    return {
+        family.name + ("_total" if family.type == "counter" else "")
+        for registry in registries
+        for family in registry.collect()
+    }
+
+
+def test_the_table_of_metrics_says_what_is_served() -> None:
+    table = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (\w+) \|", TABLE.read_text(), re.MULTILINE))
+    always = names([Metrics().registry, Scene().registry])
+    detailed = names([Metrics(detailed=True).registry, Scene(detailed=True).registry])
+
+    assert {name for name, served in table.items() if served == "always"} == always
+    assert {name for name, served in table.items() if served == "detailed"} == detailed - always
