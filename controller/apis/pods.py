@@ -185,11 +185,18 @@ class PodSpec(Wire):
     termination_grace_period_seconds: int | None = None
 
 
+class RunningResources(Wire):
+    """What a container has at the moment."""
+
+    requests: Quantities = {}
+
+
 class ContainerStatus(Wire):
-    """What the kubelet granted, for in-place resize."""
+    """What the kubelet granted a container and what it has, for in-place resize."""
 
     name: str = ""
     allocated_resources: Quantities = {}
+    resources: RunningResources | None = None
     ready: bool = False
 
 

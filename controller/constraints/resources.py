@@ -60,17 +60,20 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     """Return what a pod takes of a node, its slot included.
 
     Containers and sidecars run together; an init container runs beside the sidecars
-    started before it; the larger of the two phases counts. What the kubelet has
-    granted already counts until a resize is done. Pod-level requests replace the
+    started before it; the larger of the two phases counts. Pod-level requests replace the
     containers' sum for the resources they name; overhead comes on top.
     """
     spec = pod.spec
-    granted = _granted(pod)
-    running = total(_asked(container, granted) for container in spec.containers)
+    resized = in_resize(pod)
+
+    def _asked(container: Container) -> Resources:
+        return resized.get(container.name) or parsed(container.resources.requests)
+
+    running = total(map(_asked, spec.containers))
     started: dict[str, int] = {}
     peaks: list[Resources] = []
     for container in spec.init_containers:
-        asked = _asked(container, granted)
+        asked = _asked(container)
         if container.restart_policy == "Always":
             started = total((started, asked))
             peaks.append(started)
@@ -85,20 +88,37 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     return {name: amount for name, amount in needed.items() if amount}
 
 
-def _granted(pod: Pod) -> dict[str, dict[str, int]]:
+def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
+    """Return what each container counts for whose size is being changed in place.
+
+    The largest of what is asked, what the kubelet has granted and what runs counts until all
+    are equal; a wish that the node can never meet does not count.
+    """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
-    return {
-        status.name: parsed(status.allocated_resources)
+    held = {
+        status.name: largest(
+            (
+                parsed(status.allocated_resources),
+                parsed(status.resources.requests if status.resources is not None else {}),
+            )
+        )
         for status in statuses
-        if status.allocated_resources
+        if status.allocated_resources or status.resources is not None
     }
-
-
-def _asked(container: Container, granted: Mapping[str, Resources]) -> dict[str, int]:
-    asked = parsed(container.resources.requests)
-    if container.name in granted:
-        return largest((asked, granted[container.name]))
-    return asked
+    if not held:
+        return {}
+    is_refused = any(
+        one.type == "PodResizePending" and one.is_true and one.reason == "Infeasible"
+        for one in pod.status.conditions
+    )
+    found = {}
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        if has := held.get(container.name):
+            asked = parsed(container.resources.requests)
+            counted = has if is_refused else largest((asked, has))
+            if counted != asked:
+                found[container.name] = counted
+    return found
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:

@@ -51,10 +51,9 @@ def shapes(pods: Sequence[Pod]) -> list[Shape]:
     rows: dict[bytes, list[Pod]] = {}
     for pod in pods:
         status = pod.status
-        granted = status.container_statuses or status.init_container_statuses
-        key = encode(
-            (pod.metadata.namespace, pod.metadata.labels, pod.spec, status if granted else None)
-        )
+        runs = status.container_statuses or status.init_container_statuses
+        resized = resources.in_resize(pod) if runs else None
+        key = encode((pod.metadata.namespace, pod.metadata.labels, pod.spec, resized))
         row = rows.get(key)
         if row is None:
             rows[key] = [pod]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.apis.pods import Pod
+from controller.apis.pods import Pod, PodStatus
 
 MOST_OWNERS = 20_000
 """Owners remembered; past that they are all forgotten, which costs only memory."""
@@ -47,7 +47,7 @@ class Replicas:
         owners = pod.metadata.owner_references
         volumes = [v for v in pod.spec.volumes if v.persistent_volume_claim or v.ephemeral]
         spec = msgspec.structs.replace(pod.spec, volumes=volumes)
-        pod = msgspec.structs.replace(pod, spec=spec)
+        pod = msgspec.structs.replace(pod, spec=spec, status=_without_echoes(pod))
         if not owners:
             return pod
         twin = self._twins.get(owners[0].uid)
@@ -61,6 +61,20 @@ class Replicas:
             metadata=_sharing(pod.metadata, twin.metadata, METADATA),
             spec=_sharing(pod.spec, twin.spec, SPEC),
         )
+
+
+def _without_echoes(pod: Pod) -> PodStatus:
+    """Return the status without what only repeats the spec: what containers were granted."""
+    asked = {one.name: one.resources.requests for one in pod.spec.containers}
+    statuses = [
+        msgspec.structs.replace(one, allocated_resources={}, resources=None)
+        if one.allocated_resources == asked.get(one.name)
+        and one.resources is not None
+        and one.resources.requests == one.allocated_resources
+        else one
+        for one in pod.status.container_statuses
+    ]
+    return msgspec.structs.replace(pod.status, container_statuses=statuses)
 
 
 def _sharing(part: Part, twin: Part, names: tuple[str, ...]) -> Part:

@@ -1,0 +1,70 @@
+"""Pods whose size is being changed in place take the largest of what is, was and will be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis.pods import Pod
+from controller.constraints.resources import in_resize, pod_requests
+from controller.state.sharing import Replicas
+from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, make_types
+from tests.expectations import expect_nodes, expect_on_existing, schedule_on
+
+INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+DEFERRED = {"type": "PodResizePending", "status": "True", "reason": "Deferred"}
+
+
+def resized(
+    asked: str, granted: str | None = None, actual: str | None = None, **status: Any
+) -> Pod:
+    """A running pod of `asked` CPUs, of which so many are granted and in use."""
+    found: dict[str, Any] = {"name": "main"}
+    if granted is not None:
+        found["allocatedResources"] = {"cpu": granted, "memory": "1Gi"}
+    if actual is not None:
+        found["resources"] = {"requests": {"cpu": actual, "memory": "1Gi"}, "limits": {}}
+    wire = msgspec.to_builtins(make_pod("web", cpu=asked, node="old"))
+    wire["status"] = {"phase": "Running", "containerStatuses": [found], **status}
+    return msgspec.convert(wire, Pod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "cpus"),
+    [
+        pytest.param(resized("1"), 1, id="nothing is known of it"),
+        pytest.param(resized("1", "1", "1"), 1, id="settled"),
+        pytest.param(resized("3", "1", "1"), 3, id="growing"),
+        pytest.param(resized("1", "3", "3"), 3, id="shrinking, not granted"),
+        pytest.param(resized("1", "1", "3"), 3, id="shrinking, not done"),
+        pytest.param(resized("3", "1", "1", conditions=[DEFERRED]), 3, id="deferred"),
+        pytest.param(resized("9", "1", "1", conditions=[INFEASIBLE]), 1, id="never"),
+        pytest.param(resized("1", "3"), 3, id="an older kubelet says less"),
+    ],
+)
+def test_the_largest_counts_until_all_are_equal(pod: Pod, cpus: int) -> None:
+    assert pod_requests(pod)["cpu"] == cpus * 1000
+
+
+def test_the_room_a_resize_still_holds_is_not_given_away() -> None:
+    waiting = make_pod(cpu="2")
+
+    def world(running: Pod) -> Any:
+        return make_snapshot(
+            make_nodepool(), types=make_types(4), nodes=[make_node("old")], pods=(running,)
+        )
+
+    expect_on_existing(schedule_on(world(resized("1", "1", "1")), [waiting]), "old", [waiting])
+    expect_nodes(schedule_on(world(resized("1", "3", "3")), [waiting]), 1)
+
+
+def test_the_mirror_forgets_what_only_repeats_the_spec() -> None:
+    settled = Replicas().shared(resized("1", "1", "1"))
+    shrinking = Replicas().shared(resized("1", "3", "3"))
+
+    assert settled.status.container_statuses[0].resources is None
+    assert not settled.status.container_statuses[0].allocated_resources
+    assert not in_resize(settled)
+    assert in_resize(shrinking)["main"]["cpu"] == 3000
