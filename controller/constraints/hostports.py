@@ -19,15 +19,19 @@ class HostPort(NamedTuple):
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the host ports of a pod's containers and sidecars, sorted."""
+    """Return the host ports of a pod's containers and sidecars, sorted.
+
+    On the network of the host every port is one, as the API server writes into pods, though
+    not into the templates of DaemonSets.
+    """
     sidecars = [part for part in spec.init_containers if part.restart_policy == "Always"]
     return tuple(
         sorted(
             {
-                HostPort(port.host_ip or EVERY_ADDRESS, port.host_port, port.protocol or "TCP")
+                HostPort(port.host_ip or EVERY_ADDRESS, number, port.protocol or "TCP")
                 for container in [*spec.containers, *sidecars]
                 for port in container.ports
-                if port.host_port
+                if (number := port.host_port or (spec.host_network and port.container_port))
             }
         )
     )

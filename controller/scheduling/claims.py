@@ -93,23 +93,24 @@ class Claims:
         requests: Resources,
         promised: frozenset[int],
         drawn: Vector,
+        barred: Mask | None = None,
     ) -> NewNode | None:
         """Return the claim for these pods, or None when no type list satisfies the pool.
 
         `reservation` is the capacity reservation the node is packed on, −1 without one.
         `promised` are numbers of promises; `drawn` (limits) what the packed kind uses up,
-        which is set aside already.
+        which is set aside already. `barred` (rows) are types that may not be named.
         """
         vector = self._catalog.vector(requests)
         if vector is None:
             return None
         terms = self._known_terms(pool, reservation, promised, on_demand=False)
-        fitting = _fitting(terms.choice, vector)
+        fitting = _fitting(terms.choice, vector, barred)
         if not len(fitting):
             return None
         if not terms.choice.spot[fitting[0]] and terms.choice.some_spot:
             terms = self._known_terms(pool, reservation, promised, on_demand=True)
-            fitting = _fitting(terms.choice, vector)
+            fitting = _fitting(terms.choice, vector, barred)
         kept, relaxed = self._kept(terms, fitting, drawn)
         if not len(kept):
             return None
@@ -241,9 +242,10 @@ class Claims:
         return needed
 
 
-def _fitting(choice: Choice, asked: Vector) -> Indices:
+def _fitting(choice: Choice, asked: Vector, barred: Mask | None) -> Indices:
     """Return the places of the types that hold what is asked, cheapest first."""
-    return np.flatnonzero((choice.room >= asked).all(axis=1))
+    fits = (choice.room >= asked).all(axis=1)
+    return np.flatnonzero(fits if barred is None else fits & ~barred[choice.rows])
 
 
 def _written(terms: Terms, relaxed: bool) -> tuple[Requirement, ...]:

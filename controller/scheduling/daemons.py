@@ -76,15 +76,17 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
 
 
 def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:
-    """Return the spec with the requests that LimitRanges of the namespace would write in."""
+    """Return the spec with the requests that admission would write in.
+
+    A container that names a limit alone requests as much; what it names neither for it
+    gets from the LimitRanges of the namespace.
+    """
     defaults: dict[str, str | int | float] = {}
     for limit_range in limit_ranges:
         if limit_range.metadata.namespace == namespace:
             for item in limit_range.spec.limits:
                 if item.type == "Container":
                     defaults |= item.default | item.default_request
-    if not defaults:
-        return spec
     return msgspec.structs.replace(
         spec,
         containers=[_defaulted(container, defaults) for container in spec.containers],

@@ -6,12 +6,12 @@ of them hold: its room is that of the smallest among them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from controller.apis import labels
-from controller.scheduling.encoding import Catalog, Indices, Matrix
+from controller.scheduling.encoding import Catalog, Indices, Matrix, Vector
 from controller.scheduling.market import Market
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
@@ -19,10 +19,14 @@ WHERE_AND_HOW = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
 """Labels of offerings: a claim has several values of them while nothing narrows it."""
 
 
-def flexible_room(market: Market, room: Matrix, settings: Settings) -> Matrix:
+def flexible_room(
+    market: Market, room: Matrix, settings: Settings, sizes: Sequence[Vector]
+) -> Matrix:
     """Return the room (kinds × resources) that keeps enough types on a claim.
 
-    Kinds that can never be flexible enough have none, unless `minValues` bends.
+    Kinds that can never be flexible enough have none, unless `minValues` bends. Then
+    there is also room for each of `sizes` (of pods that wait) that no flexible node of
+    the pool holds.
     """
     result = room.copy()
     catalog = market.catalog
@@ -33,6 +37,12 @@ def flexible_room(market: Market, room: Matrix, settings: Settings) -> Matrix:
         for variant in np.flatnonzero(market.pool_of_variant == number).tolist():
             kinds = np.flatnonzero(market.variant_of == variant)
             _narrow(result, room, kinds, market, minimums, settings)
+        if settings.min_values_policy == BEST_EFFORT:
+            inside = np.flatnonzero(market.pool_of_variant[market.variant_of] == number)
+            for size in sizes:
+                if not (result[inside] >= size).all(axis=1).any():
+                    holding = inside[(room[inside] >= size).all(axis=1)]
+                    result[holding] = np.maximum(result[holding], size)
     return result
 
 

@@ -18,14 +18,14 @@ import numpy as np
 
 from controller.apis.pods import Pod
 from controller.constraints import resources
-from controller.constraints.hostports import conflict
+from controller.constraints.hostports import HostPort, conflict
 from controller.constraints.requirements import Requirements, agreement, conjunction, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE, TOLERATE_PREFERENCES, untolerated
 from controller.scheduling import causes as why
 from controller.scheduling.affinity import ride
 from controller.scheduling.claims import Claims
 from controller.scheduling.crowds import NodeCrowds, clashes
-from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
+from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, Vector
 from controller.scheduling.encoding import catalog as encoded
 from controller.scheduling.kinds import undominated
 from controller.scheduling.limits import stock as stock_of
@@ -42,7 +42,6 @@ from controller.scheduling.spread import Option, Rules, assign, record
 from controller.scheduling.topology import Group, Groups, Kind, count_running, domain_of
 from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
-from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
 from controller.state.snapshot import Snapshot
 
 NEW_NODE = "a new node"
@@ -109,7 +108,7 @@ class Solve:
         self._planned: list[Planned] = []
         self._bound = 0.0
         self._volumes = VolumeIndex(snapshot)
-        self._demands = self._first_demands(shapes(pods))
+        self._demands = self._first_demands(shapes([self._volumes.settled(pod) for pod in pods]))
         names = sorted({name for shape, _ in self._demands for name in shape.requests})
         waiting = {key for shape, _ in self._demands for key in shape.keys}
         running = [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in waiting]
@@ -134,7 +133,10 @@ class Solve:
         weight_of_pool = np.array([pool.weight for pool in catalog.pools], dtype=np.int64)
         self._weight_of_variant = weight_of_pool[self._market.pool_of_variant]
         self._room = flexible_room(
-            self._market, along(self._names, catalog)[self._market.row_of], settings
+            self._market,
+            along(self._names, catalog)[self._market.row_of],
+            settings,
+            [self._size(shape) for shape, _ in self._demands],
         )
         self._stock = stock_of(catalog, snapshot.nodes)
         # Reservations are limits as well: a node of one takes one of its instances.
@@ -153,22 +155,14 @@ class Solve:
 
     def run(self) -> Results:
         """Answer."""
-        wishes = [self._wish(shape, demand, shape.keys) for shape, demand in self._demands]
-        waiting = [wish for wish in wishes if wish.shape.priority > BUFFER_PRIORITY]
-        buffered = [wish for wish in wishes if wish.shape.priority <= BUFFER_PRIORITY]
-        while waiting or buffered:
+        waiting = [self._wish(shape, demand, shape.keys) for shape, demand in self._demands]
+        while waiting:
             portions: list[Portion] = []
-            failed: list[Wish] = []
-            for wish in sorted(waiting, key=lambda one: one.follows):
-                self._place(wish, portions, failed)
-            if not failed:
-                # Room for pods yet to come is what those that are here leave.
-                for wish in buffered:
-                    self._place(wish, portions, failed)
-                buffered = []
+            failed, held = self._placed(waiting, portions)
             for batch in self._batches(portions):
                 failed.extend(self._pack(batch))
             waiting = [again for wish in failed for again in self._second_thoughts(wish)]
+            waiting.extend(held)
         return self._results()
 
     # Reading the question.
@@ -224,6 +218,9 @@ class Solve:
             asked.extend({key: one_of(value)} for value in sorted(values))
         return market(self._catalog, asked)
 
+    def _size(self, shape: Shape) -> Vector:
+        return np.array([shape.requests.get(name, 0) for name in self._names], dtype=np.float64)
+
     def _wish(self, shape: Shape, demand: Demand, keys: Sequence[str]) -> Wish:
         reading = self._readings.get(id(demand))
         if reading is None:
@@ -233,7 +230,7 @@ class Solve:
             reading=reading,
             keys=list(keys),
             owned=reading.owned,
-            size=np.array([shape.requests.get(name, 0) for name in self._names], dtype=np.float64),
+            size=self._size(shape),
             variants=np.zeros_like(reading.possible),
             tiers=(),
         )
@@ -302,6 +299,25 @@ class Solve:
         return known
 
     # Choosing domains, and filling the nodes that exist.
+
+    def _placed(
+        self, waiting: Sequence[Wish], portions: list[Portion]
+    ) -> tuple[list[Wish], list[Wish]]:
+        """Place wishes in turn; return those with pods left over, and those held back.
+
+        Pods that found no place may find one when they ask for less. Until that is settled
+        nobody may take what they could have: no less important pods where limits make
+        pods compete, and no buffers, whose room is what is left.
+        """
+        failed: list[Wish] = []
+        held: list[Wish] = []
+        compete = bool(len(self._stock.left))
+        for wish in sorted(waiting, key=lambda one: (one.is_room, one.follows, one.shape.index)):
+            if any(one.precedes(wish, compete=compete) for one in failed):
+                held.append(wish)
+            else:
+                self._place(wish, portions, failed)
+        return failed, held
 
     def _place(self, wish: Wish, portions: list[Portion], failed: list[Wish]) -> None:
         room = self._no_room
@@ -575,7 +591,8 @@ class Solve:
         holds = np.ones((len(distinct), len(self._room)), dtype=np.bool_)
         for r in range(sizes.shape[1]):
             holds &= self._room[None, :, r] >= distinct[:, r, None]
-        allowed = labelled & holds[which.reshape(-1)] & ~self._barred_by_daemons(classes)
+        labelled &= ~self._barred_by_daemons(classes)
+        allowed = labelled & holds[which.reshape(-1)]
         consumption = self._consumption
         allowed &= (consumption <= self._left).all(axis=1)
         kinds = undominated(allowed, labelled, market_.price, self._room, consumption)
@@ -600,14 +617,12 @@ class Solve:
 
     def _barred_by_daemons(self, classes: Sequence[Sequence[Portion]]) -> Mask:
         """Mark, classes × kinds, where a daemon takes a host port that the pods need."""
-        catalog, rows = self._catalog, self._market.row_of
+        rows = self._market.row_of
         barred = np.zeros((len(classes), len(rows)), dtype=np.bool_)
         for index, portions in enumerate(classes):
             ports = [port for one in portions[0].everyone for port in one.wish.shape.ports]
             if ports:
-                clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
-                groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
-                barred[index] = np.array(groups, dtype=np.bool_)[catalog.daemon_group[rows]]
+                barred[index] = barred_rows(self._catalog, ports)[rows]
         return barred
 
     def _node_rules(self, classes: Sequence[Sequence[Portion]]) -> NodeRules:
@@ -644,8 +659,31 @@ class Solve:
         weaker = self._weaker[wish.reading]
         if weaker is not None:
             return [self._wish(wish.shape, weaker, wish.keys)]
-        self._give_up(wish.keys, self._causes(wish))
+        if len(self._stock.left):
+            self._squeeze_in(wish)
+        if wish.number:
+            self._give_up(wish.keys, self._causes(wish))
         return []
+
+    def _squeeze_in(self, wish: Wish) -> None:
+        """Put pods that no node may be bought for on those planned for more important ones.
+
+        Only pods that no rule about others speaks of: for those a node is as good as its room.
+        """
+        if wish.owned or wish.counted or wish.shape.ports:
+            return
+        asked = wish.size > 0
+        for planned in self._planned:
+            if not wish.number or not asked.any():
+                return
+            if not wish.reading.possible[self._market.variant_of[planned.kind]]:
+                continue
+            taken = sum((portion.wish.size * len(keys) for portion, keys in planned.members), 0.0)
+            spare = (self._room[planned.kind] - taken)[asked] / wish.size[asked]
+            count = min(int(np.floor(spare.min())), wish.number)
+            if count > 0:
+                portion = Portion(wish, (), [], wish.reading.possible)
+                planned.members.append((portion, wish.take(count)))
 
     def _give_up(self, keys: Sequence[str], causes: tuple[str, ...]) -> None:
         for key in keys:
@@ -656,11 +694,20 @@ class Solve:
         if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
             return impossible
         found = (
+            *self._taken_ports(wish),
             *self._spent_limits(wish),
             *why.rules_in_the_way(wish.owned, wish.counted),
             *impossible,
         )
         return found or (TOO_FEW_TYPES,)
+
+    def _taken_ports(self, wish: Wish) -> tuple[str, ...]:
+        """Say so when a daemon takes a port of such pods wherever they could go."""
+        rows = self._market.row_of[self._fitting_kinds(wish.reading.possible, wish)]
+        if not wish.shape.ports or not barred_rows(self._catalog, wish.shape.ports)[rows].all():
+            return ()
+        named = ", ".join(str(port.port) for port in wish.shape.ports)
+        return (f"a DaemonSet takes host port {named} on every node that could be made",)
 
     def _spent_limits(self, wish: Wish) -> tuple[str, ...]:
         """Name the limits that leave no room for any node that could hold such a pod."""
@@ -681,6 +728,7 @@ class Solve:
         for planned in self._planned:
             pods = [key for _, keys in planned.members for key in keys]
             variant = self._market.variant_of[planned.kind]
+            ports = [port for portion, _ in planned.members for port in portion.wish.shape.ports]
             node = claims.write(
                 pool=int(self._market.pool_of_variant[variant]),
                 reservation=int(self._market.reservation_of_variant[variant]),
@@ -691,6 +739,7 @@ class Solve:
                 ),
                 promised=self._promised(claims, planned),
                 drawn=self._stock.per_row[self._market.row_of[planned.kind]],
+                barred=barred_rows(self._catalog, ports) if ports else None,
             )
             if node is None:
                 self._give_up(pods, (TOO_FEW_TYPES,))
@@ -729,6 +778,13 @@ def _places(shape: Shape, demand: Demand) -> tuple[Requirements, ...]:
     return tuple(
         conjunction(one, reach) for one in demand.strict for reach in shape.volumes.alternatives
     )
+
+
+def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
+    """Mark the rows on whose nodes a daemon takes one of the host ports."""
+    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
+    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
+    return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
 
 
 def along(names: Sequence[str], catalog: Catalog) -> Matrix:

@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import msgspec
 import numpy as np
 
 from controller.apis import labels
-from controller.apis.pods import NodeSelectorTerm, PersistentVolumeClaimSpec, Pod, PodSpec
+from controller.apis.pods import (
+    NodeSelectorTerm,
+    PersistentVolumeClaimSource,
+    PersistentVolumeClaimSpec,
+    Pod,
+    PodSpec,
+    Volume,
+)
 from controller.apis.taints import Requirement
 from controller.apis.workloads import PersistentVolume, PersistentVolumeClaim
 from controller.constraints import requirements
@@ -90,6 +98,28 @@ class VolumeIndex:
             tuple(possible or crossed), tuple(sorted(named)), tuple(sorted(born.items()))
         )
 
+    def settled(self, pod: Pod) -> Pod:
+        """Return the pod with its ephemeral volumes as claims, where those are bound already.
+
+        Such a volume is like any other then: it lies somewhere. Its claim bears the names of
+        pod and volume.
+        """
+        if not any(volume.ephemeral is not None for volume in pod.spec.volumes):
+            return pod
+        volumes = [self._settled(pod, volume) for volume in pod.spec.volumes]
+        if volumes == pod.spec.volumes:
+            return pod
+        spec = msgspec.structs.replace(pod.spec, volumes=volumes)
+        return msgspec.structs.replace(pod, spec=spec)
+
+    def _settled(self, pod: Pod, volume: Volume) -> Volume:
+        name = f"{pod.metadata.name}-{volume.name}"
+        claim = self._claims.get((pod.metadata.namespace, name))
+        if volume.ephemeral is None or claim is None or not claim.spec.volume_name:
+            return volume
+        source = PersistentVolumeClaimSource(claim_name=name)
+        return Volume(name=volume.name, persistent_volume_claim=source)
+
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:
         claim = self._claims.get((namespace, name))
         if claim is None:
@@ -153,7 +183,7 @@ class Attachments:
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:
                 try:
-                    held = index.of(pod.metadata.namespace, pod.spec)
+                    held = index.of(pod.metadata.namespace, index.settled(pod).spec)
                 except VolumeError:
                     continue  # it runs: whatever is wrong with its claims is past
                 self.put(names[pod.spec.node_name], held, [pod.key])

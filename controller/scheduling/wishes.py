@@ -11,6 +11,7 @@ from controller.scheduling.encoding import Mask, Vector
 from controller.scheduling.preferences import Demand
 from controller.scheduling.shapes import Shape
 from controller.scheduling.topology import Group, Groups, Kind
+from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
 
 Pins = tuple[tuple[str, str], ...]
 """Labels with the values that topology chose, sorted by label."""
@@ -78,6 +79,20 @@ class Wish:
     def wants_company(self) -> bool:
         """Whether the pods must share a node with certain others."""
         return any(one.per_node and one.kind is Kind.AFFINITY for one in self.owned)
+
+    @property
+    def is_room(self) -> bool:
+        """Whether the pods stand for the room of a capacity buffer."""
+        return self.shape.priority <= BUFFER_PRIORITY
+
+    def precedes(self, other: Wish, *, compete: bool) -> bool:
+        """Whether the other has to wait until this one has found a place or given up.
+
+        Pods that look for others may well look for less important ones.
+        """
+        if other.is_room:
+            return not self.is_room
+        return compete and self.shape.priority > other.shape.priority and not self.follows
 
     def take(self, count: int) -> list[str]:
         """Remove and return the first pods that wait."""

@@ -111,6 +111,56 @@ def test_a_daemon_takes_nothing_where_it_does_not_run() -> None:
     expect_nodes(results, 1)
 
 
+@pytest.mark.parametrize(
+    "resources",
+    [
+        pytest.param({}, id="nothing named"),
+        pytest.param({"requests": {"memory": "1Mi"}}, id="another resource named"),
+        pytest.param({"limits": {"cpu": "1"}}, id="a limit is a request"),
+    ],
+)
+def test_a_daemon_requests_what_admission_will_write(resources: dict[str, Any]) -> None:
+    """A limit counts also where no LimitRange says anything: its own namespace has none."""
+    containers = [{"name": "agent", "resources": resources}]
+    daemon = make_daemonset(spec={"containers": containers})
+    limits = msgspec.convert(
+        {
+            "metadata": {
+                "name": "defaults",
+                "namespace": "elsewhere" if "limits" in resources else "kube-system",
+            },
+            "spec": {
+                "limits": [
+                    {"type": "Container", "default": {"cpu": "3"}, "defaultRequest": {"cpu": "1"}},
+                    {"type": "Pod", "default": {"cpu": "9"}},
+                ]
+            },
+        },
+        LimitRange,
+    )
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(4), daemon_sets=(daemon,), limit_ranges=(limits,)
+    )
+
+    expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
+
+
+def test_a_daemon_whose_pod_runs_takes_what_that_pod_takes() -> None:
+    daemon = make_daemonset(cpu="100m")
+    admitted = make_pod("daemon-x", namespace="kube-system", cpu="1", node="old", owner="DaemonSet")
+    owner = msgspec.structs.replace(admitted.metadata.owner_references[0], name="daemon")
+    metadata = msgspec.structs.replace(admitted.metadata, owner_references=[owner])
+    snapshot = make_snapshot(
+        make_nodepool(),
+        types=make_types(4),
+        daemon_sets=(daemon,),
+        nodes=[make_node("old", cpu="1")],
+        pods=(msgspec.structs.replace(admitted, metadata=metadata),),
+    )
+
+    expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
+
+
 def test_a_daemon_without_requests_gets_those_of_the_limit_range() -> None:
     daemon = make_daemonset(requests={})
     limits = msgspec.convert(
@@ -255,6 +305,27 @@ def test_a_taken_host_port_closes_a_node() -> None:
 
     assert len(results.existing_nodes["a"]) == 1
     expect_nodes(results, 1)
+
+
+def test_a_pod_keeps_off_the_nodes_where_a_daemon_takes_its_host_port() -> None:
+    daemon = make_daemonset(host_ports=[8080], node_selector={labels.ARCH: "amd64"})
+    types = [make_type("x86", price=0.1), make_type("arm", arch="arm64", price=0.5)]
+    snapshot = make_snapshot(make_nodepool(), types=types, daemon_sets=(daemon,))
+
+    (arm,) = schedule_on(snapshot, [make_pod(host_ports=[8080])]).new_nodes
+    (any_,) = schedule_on(snapshot, [make_pod(host_ports=[8081])]).new_nodes
+
+    assert arm.instance_types == ("arm",)
+    assert any_.instance_types == ("x86", "arm")
+
+
+def test_every_port_of_a_daemon_on_the_network_of_the_host_is_taken() -> None:
+    container = {"name": "agent", "ports": [{"containerPort": 9100}]}
+    daemon = make_daemonset(spec={"hostNetwork": True, "containers": [container]})
+    snapshot = make_snapshot(make_nodepool(), daemon_sets=(daemon,))
+    pod = make_pod(host_ports=[9100])
+
+    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "DaemonSet takes host port 9100")
 
 
 def test_two_solves_of_one_world_are_equal() -> None:

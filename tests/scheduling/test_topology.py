@@ -74,6 +74,20 @@ def test_a_spread_compares_only_zones_the_pod_may_use() -> None:
     expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 3, 3)
 
 
+def test_every_zone_counts_where_the_affinity_of_pods_is_ignored() -> None:
+    """The pods may go to one zone alone, and no others lie in the zones beside it."""
+    only_a = [[needs(labels.ZONE, "In", "zone-a")]]
+    nodes = [make_node(f"n-{zone}", zone=zone, cpu="1m") for zone in ("zone-a", "zone-b")]
+
+    def left_over(**policy: str) -> int:
+        spreads = [spread(WEB, max_skew=2, **policy)]
+        pods = make_pods(5, labels=WEB, spreads=spreads, node_affinity=only_a)
+        return len(schedule_on(make_snapshot(make_nodepool(), nodes=nodes), pods).unschedulable)
+
+    assert left_over() == left_over(nodeAffinityPolicy="Honor") == 0
+    assert left_over(nodeAffinityPolicy="Ignore") == 3
+
+
 def test_a_zone_that_exists_but_is_full_holds_the_others_back() -> None:
     full = make_node("full", zone="zone-x", cpu="1m")
     pods = make_pods(6, labels=WEB, spreads=[spread(WEB)])

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
+from controller.apis.pods import Pod
 from controller.apis.workloads import (
     CSINode,
     PersistentVolume,
@@ -144,6 +145,63 @@ def test_a_node_takes_no_more_volumes_than_its_driver_attaches() -> None:
     )
 
     results = schedule_on(snapshot, [make_pod(cpu="100m", claims=[f"d{n}"]) for n in (1, 2)])
+
+    assert len(results.existing_nodes["a"]) == 1
+    expect_nodes(results, 1)
+
+
+def _ephemeral(name: str, storage_class: str, **options: Any) -> Pod:
+    template = {"spec": {"storageClassName": storage_class}}
+    volume = {"name": "own", "ephemeral": {"volumeClaimTemplate": template}}
+    return make_pod(name, spec={"volumes": [volume]}, **options)
+
+
+def test_an_ephemeral_volume_is_made_where_its_class_allows() -> None:
+    snapshot = make_snapshot(make_nodepool(), storage_classes=(_class("some", "zone-c"),))
+
+    results = schedule_on(snapshot, [_ephemeral("web", "some")])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
+
+
+@pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
+def test_an_ephemeral_volume_that_is_made_already_lies_where_it_lies(mode: str) -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        storage_classes=(_class("some", mode=mode),),
+        persistent_volumes=(_volume("v", "zone-b"),),
+        persistent_volume_claims=(_claim("web-0-own", storageClassName="some", volumeName="v"),),
+    )
+
+    results = schedule_on(snapshot, [_ephemeral("web-0", "some")])
+
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_an_ephemeral_volume_that_is_bound_at_once_is_waited_for() -> None:
+    snapshot = make_snapshot(make_nodepool(), storage_classes=(_class("some", mode="Immediate"),))
+    pod = _ephemeral("web", "some")
+
+    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "ephemeral volume own", "bound at once")
+
+
+@pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
+def test_ephemeral_volumes_count_among_those_a_node_attaches(mode: str) -> None:
+    csi = {
+        "metadata": {"name": "a"},
+        "spec": {"drivers": [{"name": "ebs.csi.aws.com", "allocatable": {"count": 2}}]},
+    }
+    snapshot = make_snapshot(
+        make_nodepool(),
+        nodes=[make_node("a")],
+        storage_classes=(_class("some", mode=mode), _class("late")),
+        csi_nodes=(msgspec.convert(csi, CSINode),),
+        persistent_volumes=(_volume("v", "zone-a"),),
+        persistent_volume_claims=(_claim("runs-own", storageClassName="some", volumeName="v"),),
+        pods=(_ephemeral("runs", "some", node="a", cpu="100m"),),
+    )
+
+    results = schedule_on(snapshot, [_ephemeral(f"p{n}", "late", cpu="100m") for n in range(2)])
 
     assert len(results.existing_nodes["a"]) == 1
     expect_nodes(results, 1)

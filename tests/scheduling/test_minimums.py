@@ -1,0 +1,53 @@
+"""`minValues`: how many different values a claim keeps open, and when it may be fewer."""
+
+from __future__ import annotations
+
+from controller.apis import labels
+from controller.scheduling.settings import BEST_EFFORT, Settings
+from tests.builders import make_nodepool, make_pod, make_pods, make_types, needs
+from tests.expectations import expect_nodes, expect_scheduled, schedule_on
+
+BENDING = Settings(min_values_policy=BEST_EFFORT)
+
+
+def floors(pool_minimum: int, key: str = labels.INSTANCE_TYPE) -> object:
+    return make_nodepool(requirements=[needs(key, "Exists", min_values=pool_minimum)])
+
+
+def test_best_effort_lowers_what_nothing_can_meet_and_says_so() -> None:
+    results = schedule_on(floors(9), [make_pod()], types=make_types(2, 4), settings=BENDING)
+
+    expect_nodes(results, 1)
+    (node,) = results.new_nodes
+    assert node.instance_types == ("m-2", "m-4")
+    assert node.annotations[labels.MIN_VALUES_RELAXED] == "true"
+    assert not any(term.min_values for term in node.requirements)
+
+
+def test_best_effort_keeps_what_can_be_met_and_says_so() -> None:
+    results = schedule_on(
+        floors(3), make_pods(9, cpu="3"), types=make_types(2, 4, 8, 16), settings=BENDING
+    )
+
+    expect_scheduled(results)
+    for node in results.new_nodes:
+        assert len(node.instance_types) >= 3
+        assert node.annotations[labels.MIN_VALUES_RELAXED] == "false"
+
+
+def test_under_best_effort_a_large_pod_gets_the_one_type_that_holds_it() -> None:
+    results = schedule_on(
+        floors(2), [make_pod(cpu="12")], types=make_types(2, 4, 8, 16), settings=BENDING
+    )
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].instance_types == ("m-16",)
+    assert results.new_nodes[0].annotations[labels.MIN_VALUES_RELAXED] == "true"
+
+
+def test_nothing_is_said_of_minimums_where_they_may_not_bend() -> None:
+    strict = schedule_on(floors(2), [make_pod()], types=make_types(2, 4))
+    without = schedule_on(make_nodepool(), [make_pod()], types=make_types(2), settings=BENDING)
+
+    assert labels.MIN_VALUES_RELAXED not in strict.new_nodes[0].annotations
+    assert labels.MIN_VALUES_RELAXED not in without.new_nodes[0].annotations

@@ -1,0 +1,73 @@
+"""Who gets what there is too little of."""
+
+from __future__ import annotations
+
+from controller.apis import labels
+from tests.builders import (
+    make_node,
+    make_nodepool,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_types,
+    near,
+    needs,
+    spread,
+)
+from tests.expectations import expect_on_existing, expect_unschedulable, schedule_on
+
+NOWHERE = [needs(labels.ZONE, "In", "nowhere")]
+
+
+def test_an_important_pod_that_must_give_up_a_wish_still_comes_before_others() -> None:
+    high = make_pod(cpu="3", priority=100, preferred_nodes=[(10, NOWHERE)])
+    low = make_pods(4, cpu="1")
+
+    results = schedule_on(make_nodepool(limits={"cpu": "4"}), [*low, high], types=make_types(4))
+
+    assert high.key not in results.unschedulable
+    assert len(results.unschedulable) == 3
+
+
+def test_an_important_pod_that_fits_nowhere_holds_nobody_back_for_ever() -> None:
+    hopeless = make_pods(20, cpu="500", priority=1000, preferred_nodes=[(10, NOWHERE)])
+    low = make_pods(4, cpu="1", priority=-5)
+
+    results = schedule_on(
+        make_nodepool(limits={"cpu": "4"}), [*hopeless, *low], types=make_types(4)
+    )
+
+    assert set(results.unschedulable) == {pod.key for pod in hopeless}
+
+
+def test_an_important_pod_may_look_for_less_important_ones() -> None:
+    app = {"app": "store"}
+    follower = make_pod(cpu="1", priority=100, affinity=[near(app)])
+    target = make_pod(cpu="1", labels=app)
+
+    results = schedule_on(
+        make_nodepool(limits={"cpu": "8"}), [follower, target], types=make_types(4)
+    )
+
+    assert not results.unschedulable
+
+
+def test_room_that_exists_goes_to_the_most_important_when_no_more_can_be_made() -> None:
+    high, low = make_pods(2, cpu="1", priority=10), make_pods(4, cpu="2", priority=1)
+
+    results = schedule_on(make_snapshot(nodes=[make_node("old", cpu="4")]), [*low, *high])
+
+    expect_on_existing(results, "old", [*high, low[0]])
+    expect_unschedulable(results, low[1])
+
+
+def test_less_important_pods_take_what_the_important_leave() -> None:
+    """The spread keeps the third important pod out; what it cannot use is not kept for it."""
+    app = {"app": "one-each"}
+    high = make_pods(3, cpu="1", priority=10, labels=app, spreads=[spread(app, labels.HOSTNAME)])
+    low = make_pods(6, cpu="1")
+
+    results = schedule_on(make_nodepool(limits={"nodes": "2"}), [*low, *high], types=make_types(4))
+
+    assert len([pod for pod in high if pod.key in results.unschedulable]) == 1
+    assert not [pod for pod in low if pod.key in results.unschedulable]
