@@ -177,8 +177,9 @@ class Attachments:
         for csi_node in snapshot.csi_nodes:
             place = names.get(csi_node.metadata.name)
             for driver in csi_node.spec.drivers:
-                if place is not None and driver.allocatable and driver.allocatable.count:
-                    self._limits[driver.name][place] = driver.allocatable.count
+                count = driver.allocatable.count if driver.allocatable is not None else None
+                if place is not None and count is not None:
+                    self._limits[driver.name][place] = count
         self._attached: dict[tuple[int, str], set[str]] = defaultdict(set)
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:

@@ -205,3 +205,22 @@ def test_ephemeral_volumes_count_among_those_a_node_attaches(mode: str) -> None:
 
     assert len(results.existing_nodes["a"]) == 1
     expect_nodes(results, 1)
+
+
+@pytest.mark.parametrize(("count", "placed"), [(0, 0), (None, 1)], ids=["none", "no limit"])
+def test_a_driver_that_attaches_no_volumes_is_not_one_without_a_limit(
+    count: int | None, placed: int
+) -> None:
+    driver = {"name": "ebs.csi.aws.com", "allocatable": {"count": count}}
+    csi = msgspec.convert({"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}, CSINode)
+    snapshot = make_snapshot(
+        make_nodepool(),
+        nodes=[make_node("a")],
+        csi_nodes=(csi,),
+        persistent_volumes=(_volume("v", "zone-a"),),
+        persistent_volume_claims=(_claim("d", volumeName="v"),),
+    )
+
+    results = schedule_on(snapshot, [make_pod(cpu="100m", claims=["d"])])
+
+    assert len(results.existing_nodes.get("a", ())) == placed
