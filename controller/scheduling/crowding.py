@@ -64,17 +64,24 @@ class Crowd:
 
     def bar(self, fits: Mask) -> None:
         """Take out of nodes × classes who may not join by one."""
-        if not len(self.limit):
-            return
+        if len(self.limit):
+            fits &= self._barred(slice(None)) == 0
+
+    def lets_in(self, one: int) -> Mask:
+        """Mark the nodes that one more pod of a class may join."""
+        return np.asarray(self._barred(one) == 0)
+
+    def _barred(self, classes: slice | int) -> Matrix:
+        """Return by how many rules pods of the classes may not join by one."""
         limit = np.where(self.repels, 0.0, self.limit)
         full: Mask = np.asarray(np.where(self.repels, self.counted > 0, self.counted >= limit))
         over: Mask = self.counted > limit
         # A counted pod may not join owners that are already at their limit.
         closed: Mask = (self.owners > 0) & (self.repels | full)
-        blocked: Matrix = full.astype(np.float64) @ self.own_counted
-        blocked += over.astype(np.float64) @ self.own_uncounted
-        blocked += closed.astype(np.float64) @ self.matched
-        fits &= blocked == 0
+        blocked: Matrix = full.astype(np.float64) @ self.own_counted[:, classes]
+        blocked += over.astype(np.float64) @ self.own_uncounted[:, classes]
+        blocked += closed.astype(np.float64) @ self.matched[:, classes]
+        return blocked
 
     def spare(self, chosen: Indices) -> Indices:
         """Return how many of the chosen class each node may still take by these rules."""

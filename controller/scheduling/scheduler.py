@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from controller.apis.pods import Pod
+from controller.apis.taints import Toleration
 from controller.constraints import resources
 from controller.constraints.hostports import HostPort, conflict
 from controller.constraints.requirements import Requirements, agreement, conjunction, one_of, read
@@ -32,9 +33,11 @@ from controller.scheduling.limits import stock as stock_of
 from controller.scheduling.market import Market, market
 from controller.scheduling.minimums import flexible_room
 from controller.scheduling.nodes import Nodes
-from controller.scheduling.packing import Opened, pack
+from controller.scheduling.packing import pack
+from controller.scheduling.planning import Families, Planned, unfolded
 from controller.scheduling.preferences import Demand, first_demand, relaxed
 from controller.scheduling.problem import NodeRules, Problem
+from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.settings import Settings
 from controller.scheduling.shapes import Shape, shapes
@@ -44,10 +47,15 @@ from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
 from controller.state.snapshot import Snapshot
 
+NO_KINDS = np.zeros(0, dtype=np.int64)
+
 NEW_NODE = "a new node"
 """The domain under which a company that starts on a new node is counted."""
 
 CLAIMS_DEVICES = "asks for devices by resource claims, which are not allocated here"
+
+FEW = 100
+"""Up to how many pods on new nodes the answer is gone over once more, node by node."""
 
 TOO_FEW_TYPES = "the types that hold these pods are fewer than minValues asks"
 
@@ -81,14 +89,6 @@ def schedule(
     return solve.run()
 
 
-@dataclass(slots=True)
-class Planned:
-    """New nodes of a kind of the market, and who goes there."""
-
-    kind: int
-    members: list[tuple[Portion, list[str]]] = field(default_factory=list)
-
-
 class Solve:
     """One question being answered; see the module for the order of things."""
 
@@ -106,6 +106,8 @@ class Solve:
         self._unschedulable: dict[str, tuple[str, ...]] = {}
         self._existing: defaultdict[str, list[str]] = defaultdict(list)
         self._planned: list[Planned] = []
+        self._held_back: list[Wish] = []
+        self._opening: Mask | None = None
         self._bound = 0.0
         self._volumes = VolumeIndex(snapshot)
         self._demands = self._first_demands(shapes([self._volumes.settled(pod) for pod in pods]))
@@ -155,7 +157,15 @@ class Solve:
 
     def run(self) -> Results:
         """Answer."""
-        waiting = [self._wish(shape, demand, shape.keys) for shape, demand in self._demands]
+        first = (self._wish(shape, demand, shape.keys) for shape, demand in self._demands)
+        self._rounds([self._attainable(wish) for wish in first])
+        self._rounds(self._last_tries())
+        if 0 < sum(one.number for one in self._planned) <= FEW and not self._expired():
+            self._rearrange()
+        return self._results()
+
+    def _rounds(self, waiting: list[Wish]) -> None:
+        """Place pods, and those that found no place again with less to ask for."""
         while waiting:
             portions: list[Portion] = []
             failed, held = self._placed(waiting, portions)
@@ -163,7 +173,6 @@ class Solve:
                 failed.extend(self._pack(batch))
             waiting = [again for wish in failed for again in self._second_thoughts(wish)]
             waiting.extend(held)
-        return self._results()
 
     # Reading the question.
 
@@ -257,23 +266,26 @@ class Solve:
         own = possible
         if len(places) != len(demand.strict) or places != demand.strict:
             own = self._meeting_any([self._market.meeting(one) & liked for one in demand.strict])
-        tolerated = np.array(
-            [untolerated(pool.taints, demand.tolerations) is None for pool in self._catalog.pools],
-            dtype=np.bool_,
-        )
+        hardened = (*demand.tolerations, TOLERATE_PREFERENCES)
         wanted = [agreement(one, demand.liked) for one in places]
         nodes = self._nodes.meeting([one for one in wanted if one is not None])
-        nodes &= self._nodes.tolerated((*demand.tolerations, TOLERATE_PREFERENCES))
+        nodes &= self._nodes.tolerated(hardened)
         return Reading(
             demand=demand,
             owned=groups_of(shape, demand, self._groups),
             counted=self._counting(shape),
             places=places,
             truths=truths,
-            own=own & tolerated[self._market.pool_of_variant],
-            possible=possible & tolerated[self._market.pool_of_variant],
+            own=own,
+            tolerated=self._tolerated(hardened),
+            possible=possible & self._tolerated(demand.tolerations),
             nodes=nodes,
         )
+
+    def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
+        """Mark the variants of pools whose taints are all tolerated."""
+        pools = [untolerated(pool.taints, tolerations) is None for pool in self._catalog.pools]
+        return np.array(pools, dtype=np.bool_)[self._market.pool_of_variant]
 
     def _meeting_any(self, truths: Sequence[Mask]) -> Mask:
         possible = np.zeros(len(self._market.pool_of_variant), dtype=np.bool_)
@@ -411,9 +423,16 @@ class Solve:
         return Rules(owned, counting, shunned, targets)
 
     def _universe(self, wish: Reading, group: Group) -> tuple[str, ...]:
-        """Return the domains whose counts a spread compares."""
-        honors = group.node_filter.alternatives is not None
-        mask = wish.own if honors else np.ones_like(wish.own)
+        """Return the domains whose counts a spread compares: of nodes that exist, and of
+        those that any pool could open, as far as its policies let them count.
+        """
+        mask = np.ones_like(wish.own)
+        if group.node_filter.alternatives is not None:
+            mask &= wish.own
+        if group.node_filter.tolerations is not None:
+            mask &= wish.tolerated
+        if self._opening is not None:
+            mask &= self._opening
         return tuple(sorted(group.universe | set(self._values(group.key, mask))))
 
     def _named_values(self, key: str) -> set[str]:
@@ -582,8 +601,12 @@ class Solve:
             known = self._per_node[stated] = tuple(owned), tuple(counted)
         return known, wish.shape.ports
 
-    def _problem(self, classes: Sequence[Sequence[Portion]]) -> tuple[Problem, Indices]:
-        """Bring classes and kinds into arrays; with the market's kinds that are in it."""
+    def _problem(
+        self, classes: Sequence[Sequence[Portion]], keep: Indices = NO_KINDS
+    ) -> tuple[Problem, Indices]:
+        """Bring classes and kinds into arrays; with the market's kinds that are in it, among
+        them those to `keep`.
+        """
         market_ = self._market
         sizes = np.stack([one[0].size for one in classes])
         labelled = np.stack([one[0].variants for one in classes])[:, market_.variant_of]
@@ -596,6 +619,7 @@ class Solve:
         consumption = self._consumption
         allowed &= (consumption <= self._left).all(axis=1)
         kinds = undominated(allowed, labelled, market_.price, self._room, consumption)
+        kinds = np.union1d(kinds, keep)
         demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
         allowed = allowed[:, kinds]
         prices = market_.price[kinds]
@@ -648,22 +672,125 @@ class Solve:
             repels=np.array([one[3] for one in rules], dtype=np.bool_),
         )
 
+    # Going over a small answer once more.
+
+    def _rearrange(self) -> None:
+        """Take new nodes apart and put them together again where that is cheaper, across the
+        rounds in which they were packed.
+        """
+        planned, given = self._planned, self._left
+        families = Families(planned, self._in_all_domains)
+        weights = self._weight_of_variant
+        # A new node is of the pools whose turn it was; joining one, no matter its pool.
+        opening = [
+            replace(one, variants=one.variants & (weights == weights[origin.variants].max()))
+            for one, origin in zip(families.classes, families.origins, strict=True)
+        ]
+        taken = np.array([one.kind for one in planned], dtype=np.int64)
+        self._left = given + self._consumption[taken].sum(axis=0)
+        classes = [[one] for one in (*families.classes, *opening)]
+        problem, kinds = self._problem(classes, keep=taken)
+        rules = [self._domain_rules(one.wish) for one in families.classes]
+        again = Rearrangement(
+            problem,
+            Choices(
+                opens=problem.allowed[len(rules) :],
+                weight=weights[self._market.variant_of[kinds]],
+                pins=[one.pins for one in families.classes],
+                rules=rules,
+                others=families.others,
+                all_rules=list(dict.fromkeys(rules)),
+            ),
+            families.pods(),
+            np.searchsorted(kinds, taken),
+            np.array([one.is_bound for one in planned]),
+        )
+        self._left = given
+        if again.run():
+            nodes = again.nodes
+            made = np.where(nodes.kind < 0, -1, kinds[nodes.kind])
+            self._planned = families.named(made.tolist(), nodes.pods[:, : len(rules)])
+            self._left = nodes.stock
+
+    def _in_all_domains(self, portion: Portion) -> list[Portion]:
+        """Return a portion, first of all as it is, in each combination of domains in which
+        nodes can be made for it, of pools of any weight.
+        """
+        possible = portion.wish.reading.possible
+        if self._opening is not None:
+            possible = possible & self._opening
+        keys = tuple(key for key, _ in portion.pins)
+        found = [portion.pins]
+        if not portion.is_bound:
+            everywhere = (
+                tuple(zip(keys, one, strict=True)) for one in self._combinations(possible, keys)
+            )
+            found += [pins for pins in everywhere if pins != portion.pins]
+        return [
+            replace(
+                portion,
+                pins=pins,
+                keys=[],
+                unit=1,
+                riders=[],
+                variants=self._pinned(possible, pins),
+            )
+            for pins in found
+        ]
+
     # Second thoughts, and the answer.
 
     def _second_thoughts(self, wish: Wish) -> list[Wish]:
         """Return the next thing to try for pods that found no place, or give them up."""
         if self._next_tier(wish):
             return [wish]
-        if wish.reading not in self._weaker:
-            self._weaker[wish.reading] = relaxed(wish.demand)
-        weaker = self._weaker[wish.reading]
+        weaker = self._weaker_than(wish)
         if weaker is not None:
-            return [self._wish(wish.shape, weaker, wish.keys)]
+            return [self._attainable(weaker)]
+        if self._opening is None and self._domain_rules(wish).spreads:
+            self._held_back.append(wish)
+            return []
         if len(self._stock.left):
             self._squeeze_in(wish)
         if wish.number:
             self._give_up(wish.keys, self._causes(wish))
         return []
+
+    def _weaker_than(self, wish: Wish) -> Wish | None:
+        """Return a wish with one thing given up; None when nothing is left to give up."""
+        if wish.reading not in self._weaker:
+            self._weaker[wish.reading] = relaxed(wish.demand)
+        weaker = self._weaker[wish.reading]
+        return self._wish(wish.shape, weaker, wish.keys) if weaker is not None else None
+
+    def _attainable(self, wish: Wish) -> Wish:
+        """Give up what no node that is there or can be bought will ever grant, so that the
+        pods are placed beside the others and not after them.
+        """
+        while not len(self._fitting_kinds(wish.reading.possible, wish)):
+            weaker = self._weaker_than(wish) if not wish.reading.nodes.any() else None
+            if weaker is None:
+                break
+            wish = weaker
+        return wish
+
+    def _last_tries(self) -> list[Wish]:
+        """Return pods that a spread held back, to be placed once it is known which domains
+        are opened at all: by what is planned, or by these pods themselves.
+
+        Until then a domain counts that anybody might open; one that nobody does holds
+        nobody back.
+        """
+        if not self._held_back:
+            return []
+        opening = np.zeros(len(self._market.pool_of_variant), dtype=np.bool_)
+        for planned in self._planned:
+            opening |= planned.variants
+        for wish in self._held_back:
+            opening |= wish.reading.own & wish.reading.tolerated
+        self._opening = opening
+        self._rules.clear()
+        return [self._wish(one.shape, one.demand, one.keys) for one in self._held_back]
 
     def _squeeze_in(self, wish: Wish) -> None:
         """Put pods that no node may be bought for on those planned for more important ones.
@@ -794,20 +921,3 @@ def along(names: Sequence[str], catalog: Catalog) -> Matrix:
         if name in catalog.resource_names:
             room[:, place] = catalog.allocatable[:, catalog.resource_names.index(name)]
     return room
-
-
-def unfolded(opened: Opened, kind: int, classes: Sequence[Sequence[Portion]]) -> list[Planned]:
-    """Turn counts of classes into named pods: one planned node per copy."""
-    planned = []
-    for _ in range(opened.copies):
-        node = Planned(kind)
-        for index in np.flatnonzero(opened.pods).tolist():
-            left = int(opened.pods[index])
-            for portion in classes[index]:
-                units = min(left, portion.units)
-                node.members.extend(portion.take(units))
-                left -= units
-                if not left:
-                    break
-        planned.append(node)
-    return planned

@@ -7,7 +7,7 @@ rule admits, which is what keeps spreads level.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.scheduling.topology import Group, Kind
@@ -25,9 +25,14 @@ class Option:
     taken: int = 0
 
     @property
+    def is_free(self) -> bool:
+        """Whether one more pod finds room on nodes that exist."""
+        return self.taken < self.room
+
+    @property
     def is_open(self) -> bool:
         """Whether one more pod can go there at all."""
-        return self.launchable or self.taken < self.room
+        return self.launchable or self.is_free
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,11 @@ class Rules:
     sought: tuple[Group, ...]
 
     @property
+    def spreads(self) -> bool:
+        """Whether the pod states a spread."""
+        return any(group.kind is Kind.SPREAD for group, _, _ in self.owned)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The labels whose domains must be chosen, sorted."""
         owned = {group.key for group, _, _ in self.owned}
@@ -62,7 +72,7 @@ def assign(count: int, options: Sequence[Option], rules: Rules) -> int:
         option = _best(options, rules)
         if option is None:
             break
-        batch = _batch(count - sent, option, options, rules)
+        batch = _batch(count - sent, option, rules)
         option.taken += batch
         record(rules, option.pins, batch)
         sent += batch
@@ -80,15 +90,39 @@ def record(rules: Rules, pins: Pins, count: int) -> None:
                 group.owners[domain] += count
 
 
+def admits(pins: Pins, rules: Rules) -> bool:
+    """Whether one more pod may go to these domains."""
+    least = {group.index: _least(group, universe) for group, _, universe in rules.owned}
+    return _admitted(pins, rules, least)
+
+
+def strain(everyone: Iterable[Rules]) -> int:
+    """Return by how many pods the rules of those that were placed are broken, in sum."""
+    broken = 0
+    for group, own, universe in {one for rules in everyone for one in rules.owned}:
+        least = _least(group, universe)
+        for domain, owners in group.owners.items():
+            count = group.counts[domain]
+            if owners <= 0:
+                continue
+            if group.kind is Kind.SPREAD:
+                broken += max(count - least - group.max_skew, 0)
+            elif group.kind is Kind.ANTI_AFFINITY:
+                broken += max(count - own, 0)
+            else:
+                broken += owners * (count <= 0)
+    return broken
+
+
 def _best(options: Sequence[Option], rules: Rules) -> Option | None:
     least = {group.index: _least(group, universe) for group, _, universe in rules.owned}
-    best: tuple[tuple[bool, int, float, Pins], Option] | None = None
+    best: tuple[tuple[bool, int, bool, float, Pins], Option] | None = None
     for option in options:
-        if not option.is_open or not _admitted(option, rules, least):
+        if not option.is_open or not _admitted(option.pins, rules, least):
             continue
-        free = option.taken < option.room
+        free = option.is_free
         crowd = _crowd(option, rules)
-        rank = (not free and _slack(rules), crowd, option.price, option.pins)
+        rank = (not free and _slack(rules), crowd, not free, option.price, option.pins)
         if best is None or rank < best[0]:
             best = (rank, option)
     return best[1] if best is not None else None
@@ -105,12 +139,11 @@ def _crowd(option: Option, rules: Rules) -> int:
     return sum(group.counts[domains[group.key]] for group in spreads)
 
 
-def _batch(left: int, option: Option, options: Sequence[Option], rules: Rules) -> int:
+def _batch(left: int, option: Option, rules: Rules) -> int:
     """Return how many may follow at once without a look at the rules in between."""
-    binding = [one for one, _, _ in rules.owned if one.kind is not Kind.AFFINITY]
-    if binding:
+    if any(one.kind is not Kind.AFFINITY for one, _, _ in rules.owned):
         return 1
-    return left if option.launchable else min(left, option.room - option.taken)
+    return min(left, option.room - option.taken) if option.is_free else left
 
 
 def _least(group: Group, universe: tuple[str, ...]) -> int:
@@ -119,8 +152,8 @@ def _least(group: Group, universe: tuple[str, ...]) -> int:
     return min(group.counts[domain] for domain in universe)
 
 
-def _admitted(option: Option, rules: Rules, least: dict[int, int]) -> bool:
-    domains = dict(option.pins)
+def _admitted(pins: Pins, rules: Rules, least: dict[int, int]) -> bool:
+    domains = dict(pins)
     for group, own, _ in rules.owned:
         domain = domains[group.key]
         if group.kind is Kind.AFFINITY and own and not group.total:

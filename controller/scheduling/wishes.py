@@ -24,8 +24,9 @@ class Reading:
     `owned` are the groups the pods state, `counted` those that count them. `places` are the
     alternatives of which a node must meet one, volumes considered; `truths` marks, per
     place, the variants that meet it; `own` the variants that the pods' own wishes leave,
-    volumes aside; `possible` those that all of it leaves; `nodes` marks the nodes that
-    exist and would let them in.
+    volumes and taints aside; `tolerated` those without a hard taint against them;
+    `possible` those that all of it leaves; `nodes` marks the nodes that exist and would
+    let them in.
     """
 
     demand: Demand
@@ -34,6 +35,7 @@ class Reading:
     places: tuple[Requirements, ...]
     truths: tuple[Mask, ...]
     own: Mask
+    tolerated: Mask
     possible: Mask
     nodes: Mask
 
@@ -119,6 +121,11 @@ class Portion:
     def units(self) -> int:
         """How many units still wait."""
         return len(self.keys) // self.unit
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its pods share their nodes with certain others, and cannot leave alone."""
+        return self.unit > 1 or bool(self.riders) or self.wish.wants_company
 
     @property
     def size(self) -> Vector:

@@ -22,6 +22,7 @@ from tests.builders import (
     needs,
     spread,
     taint,
+    tolerate,
 )
 from tests.expectations import (
     expect_nodes,
@@ -106,6 +107,67 @@ def test_a_tainted_zone_counts_unless_taints_are_honored() -> None:
 
     assert len(schedule_on(snapshot, strict).unschedulable) == 3
     expect_scheduled(schedule_on(snapshot, honoring))
+
+
+@pytest.mark.parametrize("policy", ["Honor", "Ignore"])
+def test_a_zone_that_only_a_tainted_pool_could_open_holds_nobody_back(policy: str) -> None:
+    snapshot = make_snapshot(
+        make_nodepool("open", requirements=[needs(labels.ZONE, "In", "zone-a", "zone-b")]),
+        make_nodepool("own", taints=[taint("own")]),
+    )
+    pods = make_pods(6, labels=WEB, spreads=[spread(WEB, nodeTaintsPolicy=policy)])
+
+    expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 3, 3)
+
+
+def test_a_tainted_zone_counts_once_another_pod_opens_it() -> None:
+    snapshot = make_snapshot(
+        make_nodepool("open", requirements=[needs(labels.ZONE, "In", "zone-a", "zone-b")]),
+        make_nodepool(
+            "own", taints=[taint("own")], requirements=[needs(labels.ZONE, "In", "zone-c")]
+        ),
+    )
+    owner = make_pod(tolerations=[tolerate("own")], node_selector={labels.ZONE: "zone-c"})
+    pods = make_pods(6, labels=WEB, spreads=[spread(WEB)])
+    honoring = make_pods(6, labels=DB, spreads=[spread(DB, nodeTaintsPolicy="Honor")])
+
+    results = schedule_on(snapshot, [owner, *pods, *honoring])
+
+    assert len([pod for pod in pods if pod.key in results.unschedulable]) == 4
+    expect_skew(results, labels.ZONE, honoring, 3, 3)
+
+
+def test_a_zone_outside_of_the_pods_reach_counts_only_if_somebody_opens_it() -> None:
+    within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
+    rule = spread(WEB, nodeAffinityPolicy="Ignore")
+    pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
+    other = make_pod(node_selector={labels.ZONE: "zone-c"})
+
+    alone = schedule_on(make_nodepool(), pods)
+    beside = schedule_on(make_nodepool(), [*pods, other])
+
+    expect_skew(alone, labels.ZONE, pods, 3, 3)
+    assert len(beside.unschedulable) == 4
+
+
+def test_a_node_with_room_comes_before_a_new_one_in_a_zone_as_empty() -> None:
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", zone="zone-x")])
+    (pod,) = make_pods(1, labels=WEB, spreads=[spread(WEB)])
+
+    expect_on_existing(schedule_on(snapshot, [pod]), "a", [pod])
+
+
+def test_pods_that_others_look_for_fill_a_node_only_as_far_as_it_has_room() -> None:
+    cheap = make_type("cheap", offerings=[make_offering("zone-c", labels.ON_DEMAND, 0.1)])
+    dear = make_type("dear", offerings=[make_offering("zone-a", labels.ON_DEMAND, 0.2)])
+    snapshot = make_snapshot(make_nodepool(), types=[cheap, dear], nodes=[make_node("a", cpu="3")])
+    sought = make_pods(2, labels=WEB, cpu="2")
+    fan = make_pod(cpu="500m", affinity=[near(WEB)])
+
+    results = schedule_on(snapshot, [*sought, fan])
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].price == pytest.approx(0.1)
 
 
 def test_min_domains_holds_pods_back_while_there_are_too_few() -> None:

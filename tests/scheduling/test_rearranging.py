@@ -1,0 +1,157 @@
+"""Few pods: whole nodes decide, whatever round, pool or domain they were first meant for."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.apis import labels
+from tests.builders import (
+    by_hostname,
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_type,
+    near,
+    needs,
+    spread,
+    taint,
+    tolerate,
+)
+from tests.expectations import expect_nodes, expect_skew, node_of, schedule_on, values_of
+
+WEB = {"app": "web"}
+ON_DEMAND = {labels.CAPACITY_TYPE: labels.ON_DEMAND}
+SMALL = make_type("small", cpu="2", price=0.046)
+LARGE = make_type("large", cpu="4", price=0.054)
+
+
+def test_two_nodes_become_one_that_is_larger_where_that_is_cheaper() -> None:
+    pods = [make_pod(cpu="1500m"), *make_pods(2, cpu="1")]
+
+    results = schedule_on(make_nodepool(), pods, types=[SMALL, LARGE])
+
+    expect_nodes(results, 1)
+    assert results.cost == pytest.approx(0.054)
+
+
+def test_many_nodes_become_one_although_no_two_of_them_would() -> None:
+    large = make_type("large", cpu="8", price=0.12)
+
+    results = schedule_on(make_nodepool(), make_pods(5, cpu="1500m"), types=[SMALL, large])
+
+    expect_nodes(results, 1)
+
+
+def test_pods_that_may_go_anywhere_share_a_node_that_another_must_have() -> None:
+    dear = make_type("dear", cpu="16", price=0.65)
+    cheap = make_type("cheap", cpu="8", offerings=[make_offering("zone-a", labels.SPOT, 0.13)])
+    pods = [make_pod(cpu="100m"), make_pod(cpu="200m", node_selector=ON_DEMAND)]
+
+    results = schedule_on(make_nodepool(), pods, types=[dear, cheap])
+
+    expect_nodes(results, 1)
+
+
+def test_pods_of_a_preferred_pool_join_a_node_that_another_pool_must_make() -> None:
+    snapshot = make_snapshot(
+        make_nodepool("first", weight=10),
+        make_nodepool("special", labels={"team": "red"}),
+        types=[LARGE],
+    )
+    pods = [make_pod(cpu="100m"), make_pod(cpu="100m", node_selector={"team": "red"})]
+
+    results = schedule_on(snapshot, pods)
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].node_pool == "special"
+
+
+def test_a_cheaper_pool_of_less_weight_is_not_opened_for_it() -> None:
+    dear = make_type("dear", price=0.3)
+    snapshot = make_snapshot(
+        make_nodepool("first", weight=10, requirements=[needs(labels.INSTANCE_TYPE, "In", "dear")]),
+        make_nodepool("second"),
+        types=[dear, LARGE],
+    )
+
+    results = schedule_on(snapshot, make_pods(3))
+
+    assert {node.node_pool for node in results.new_nodes} == {"first"}
+
+
+def test_pods_that_gave_a_preference_up_join_nodes_planned_before() -> None:
+    lonely = make_pod(cpu="500m", preferred_affinity=[(50, near({"app": "nobody"}))])
+
+    expect_nodes(schedule_on(make_nodepool(), [lonely, make_pod(cpu="500m")], types=[LARGE]), 1)
+
+
+def test_what_no_node_grants_is_given_up_before_others_take_the_room() -> None:
+    wish = [(90, [needs("team", "In", "none")])]
+    choosy = make_pods(2, cpu="1500m", preferred_nodes=wish, node_selector={labels.ZONE: "zone-a"})
+
+    results = schedule_on(make_nodepool(), [*choosy, make_pod(cpu="1")], types=[LARGE])
+
+    expect_nodes(results, 1)
+
+
+def test_a_spread_of_one_pod_takes_the_zone_of_the_cheapest_whole_node() -> None:
+    big = make_type("big", cpu="64", offerings=[make_offering("zone-c", labels.SPOT, 0.4)])
+    little = make_type("little", cpu="2", offerings=[make_offering("zone-b", labels.SPOT, 0.1)])
+    pod = make_pod(labels=WEB, spreads=[spread(WEB)])
+
+    results = schedule_on(make_nodepool(), [pod], types=[big, little])
+
+    assert results.new_nodes[0].price == pytest.approx(0.1)
+
+
+def test_skew_that_is_allowed_is_used_where_it_saves_a_node() -> None:
+    pods = make_pods(2, labels=WEB, cpu="100m", spreads=[spread(WEB, max_skew=2)])
+
+    expect_nodes(schedule_on(make_nodepool(), pods, types=[LARGE]), 1)
+
+
+def test_rules_hold_however_cheap_it_were_to_break_them() -> None:
+    level = make_pods(4, labels=WEB, cpu="100m", spreads=[spread(WEB)])
+    apart = make_pods(
+        3, labels={"app": "db"}, cpu="100m", anti_affinity=[by_hostname({"app": "db"})]
+    )
+
+    results = schedule_on(make_nodepool(), [*level, *apart], types=[LARGE])
+
+    expect_nodes(results, 3)
+    expect_skew(results, labels.ZONE, level, 1, 1, 2)
+    assert len({node_of(results, pod).pods for pod in apart}) == 3
+
+
+def test_pods_stay_with_those_they_look_for() -> None:
+    hub = make_pod(labels={"app": "hub"}, cpu="3", node_selector={labels.ZONE: "zone-b"})
+    fans = make_pods(3, cpu="2", affinity=[near({"app": "hub"})])
+
+    results = schedule_on(make_nodepool(), [hub, *fans], types=[SMALL, LARGE])
+
+    assert {tuple(values_of(node, labels.ZONE)) for node in results.new_nodes} == {("zone-b",)}
+
+
+def test_limits_hold_for_the_larger_node_too() -> None:
+    pods = [make_pod(cpu="1500m"), make_pod(cpu="1"), make_pod(cpu="1")]
+    pool = make_nodepool(limits={"memory": "24Gi"})
+    large = make_type("large", cpu="4", memory="32Gi", price=0.054)
+    small = make_type("small", cpu="2", memory="8Gi", price=0.046)
+
+    results = schedule_on(pool, pods, types=[small, large])
+
+    assert {node.instance_types for node in results.new_nodes} == {("small",)}
+
+
+def test_taints_hold_for_the_shared_node_too() -> None:
+    snapshot = make_snapshot(
+        make_nodepool("first"),
+        make_nodepool("own", taints=[taint("own")], labels={"team": "red"}),
+        types=[LARGE],
+    )
+    guest = make_pod(cpu="100m")
+    owner = make_pod(cpu="100m", node_selector={"team": "red"}, tolerations=[tolerate("own")])
+
+    expect_nodes(schedule_on(snapshot, [guest, owner]), 2)
