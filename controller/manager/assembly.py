@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from controller.apis import conditions, kinds, labels
 from controller.apis.kinds import Kind
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeclaim import CONSOLIDATABLE, NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
@@ -119,9 +119,12 @@ class Assembly:
             *((self._overlays,) if gates.node_overlay else ()),
             *((self._buffers,) if gates.capacity_buffer else ()),
         )  # fmt: skip
+        self._disruption = singleton(
+            "disruption", Disruptor(api, cluster, recorder, metrics, clock)
+        )
         self._singletons = [
             singleton("provisioner", provisioner),
-            singleton("disruption", Disruptor(api, cluster, recorder, metrics, clock)),
+            self._disruption,
             singleton(
                 "nodeclaim.garbagecollection",
                 GarbageCollection(api, cloud, cluster, metrics, clock),
@@ -222,6 +225,8 @@ class Assembly:
             self._nodes.nudge(claim.status.node_name)
         if after is None:
             self._classes.nudge(claim.spec.node_class_ref.name)
+        if _is_consolidatable(after) and not _is_consolidatable(before):
+            self._disruption.nudge()
 
     def _pool_changed(self, before: NodePool | None, after: NodePool | None) -> None:
         pool = after or before
@@ -275,6 +280,10 @@ class Assembly:
 def _is_same_wish(before: Any, after: Any) -> bool:
     """Whether only what the controller writes of an object has changed."""
     return bool(before.metadata.generation == after.metadata.generation)
+
+
+def _is_consolidatable(claim: NodeClaim | None) -> bool:
+    return claim is not None and conditions.is_true(claim.status.conditions, CONSOLIDATABLE)
 
 
 def _offers(pool: NodePool) -> tuple[int, bool]:

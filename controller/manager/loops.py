@@ -3,13 +3,14 @@
 A `Loop` holds a queue of keys for one reconciler: a key is worked on by one task at a
 time, waits in the queue once however often it is nudged, and comes back by itself when
 the reconciler says so or when it failed. A `Singleton` runs again and again, with the
-pauses it asks for. Both act only while `run` runs; nudges at other times are forgotten,
-because whoever starts a loop nudges everything there is.
+pauses it asks for, which a nudge ends. Both act only while `run` runs; nudges at other
+times are forgotten, because whoever starts a loop nudges everything there is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +25,9 @@ FIRST_RETRY_SECONDS = 0.05
 """Most failures are conflicts with our own mirror, which catches up within milliseconds."""
 
 LONGEST_RETRY_SECONDS = 60.0
+
+GATHER_SECONDS = 0.5
+"""How long after a nudge the next round begins, so that what comes together is seen together."""
 
 MOST_CPUS = 60
 """Where more CPU makes no more workers, as with Karpenter."""
@@ -153,12 +157,18 @@ class Singleton:
     name: str
     rounds: Rounds
     metrics: Metrics
+    _nudged: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def nudge(self) -> None:
+        """End the pause: there is something new to look at."""
+        self._nudged.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
         self.metrics.workers(self.name, 1)
         failures = 0
         while True:
+            self._nudged.clear()
             with self.metrics.reconcile(self.name) as ended, logs.about(self.name):
                 try:
                     pause = (await self.rounds.run_once()).total_seconds()
@@ -168,7 +178,17 @@ class Singleton:
                     tell(exc)
                     failures += 1
                     pause = back_off(failures)
-            await asyncio.sleep(pause)
+            await self._pause(pause, is_failing=failures > 0)
+
+    async def _pause(self, seconds: float, *, is_failing: bool) -> None:
+        if is_failing:
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
+                # What is new seldom comes alone.
+                await asyncio.sleep(GATHER_SECONDS)
 
 
 def back_off(failures: int) -> float:

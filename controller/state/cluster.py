@@ -12,6 +12,7 @@ while launches are under way, and no note is kept of which pod a claim was made 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
@@ -80,6 +81,14 @@ class Observation(Protocol[Seen_co]):
         """To which object; RESET and SYNCED have none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Nomination:
+    """Pods as they were when a machine was nominated for them, and when it is over at last."""
+
+    pods: tuple[Pod, ...]
+    until: datetime
+
+
 class Cluster:
     """All that is known of the cluster now. Belongs to one event loop; never waits."""
 
@@ -96,7 +105,7 @@ class Cluster:
         self._nodes_by_provider_id: dict[str, dict[str, Node]] = {}
         self._claims_by_provider_id: dict[str, dict[str, NodeClaim]] = {}
         self._marked: set[str] = set()
-        self._nominated: dict[str, datetime] = {}
+        self._nominated: dict[str, _Nomination] = {}
         self._buffer_pods: dict[str, tuple[Pod, ...]] = {}
         self._buffered: frozenset[str] = frozenset()
 
@@ -161,9 +170,15 @@ class Cluster:
         """Take marks back: the machines stay after all."""
         self._marked.difference_update(names)
 
-    def nominate(self, name: str, until: datetime) -> None:
-        """Keep disruption off a machine, named by node or by claim: pods are on their way to it."""
-        self._nominated[name] = max(until, self._nominated.get(name, until))
+    def nominate(self, name: str, pods: Sequence[Pod], until: datetime) -> None:
+        """Keep disruption off a machine, named by node or by claim: pods are on their way to it.
+
+        It lasts while one of them is still where it was, and until that moment at most.
+        """
+        known = self._nominated.get(name)
+        expected = {pod.key: pod for pod in (*(known.pods if known else ()), *pods)}
+        last = max(until, known.until) if known else until
+        self._nominated[name] = _Nomination(tuple(expected.values()), last)
 
     def expect_in_buffer(self, name: str, pods: Sequence[Pod]) -> None:
         """Take in the pods that stand for a buffer's room; it is named `namespace/name`."""
@@ -266,7 +281,11 @@ class Cluster:
 
     def state_nodes(self, now: datetime) -> tuple[StateNode, ...]:
         """Return every machine: claims in flight, joined nodes and unmanaged nodes, by name."""
-        self._nominated = {name: until for name, until in self._nominated.items() if until > now}
+        self._nominated = {
+            name: nomination
+            for name, nomination in self._nominated.items()
+            if nomination.until > now and any(map(self._is_where_it_was, nomination.pods))
+        }
         return tuple(sorted(self._machines(), key=lambda machine: machine.name))
 
     def snapshot(
@@ -329,6 +348,15 @@ class Cluster:
             deleting=any(part.is_deleting or part.name in self._marked for part in parts),
             nominated=any(part.name in self._nominated for part in parts),
             buffered=any(part.name in self._buffered for part in parts),
+        )
+
+    def _is_where_it_was(self, pod: Pod) -> bool:
+        known = self.get(kinds.POD, pod.metadata.name, pod.metadata.namespace)
+        return (
+            known is not None
+            and known.metadata.uid == pod.metadata.uid
+            and known.spec.node_name == pod.spec.node_name
+            and not is_terminal(known)
         )
 
     def _may_be_evicted(self, pod: Pod) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from controller.apis import conditions, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.pods import Pod
@@ -25,6 +25,7 @@ from controller.manager.metering import MeteredCloud
 from controller.manager.overlaying import OverlaidCloud
 from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
+from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.cluster import Cluster
@@ -162,6 +163,36 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
     called = {"controller": "nodeclaim.lifecycle", "method": "Create", "provider": "fake"}
     name = "karpenter_cloudprovider_duration_seconds_count"
     assert world.metrics.registry.get_sample_value(name, called) == 1
+
+
+async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bool] = []
+    looked = asyncio.Event()
+
+    async def look(disruptor: Disruptor) -> timedelta:
+        claims = disruptor.cluster.list(kinds.NODE_CLAIM)
+        seen.append(any(conditions.is_true(c.status.conditions, CONSOLIDATABLE) for c in claims))
+        looked.set()
+        return timedelta(days=1)
+
+    monkeypatch.setattr(Disruptor, "run_once", look)
+    world = World(FeatureGates())
+    task = asyncio.create_task(world.live())
+    async with asyncio.timeout(20):
+        await looked.wait()
+    world.api.seed(make_class(), make_pool(consolidateAfter="0s"), make_waiting_pod("web"))
+
+    world.join(await world.claim("Launched"))
+    async with asyncio.timeout(20):
+        while not seen[-1]:
+            looked.clear()
+            await looked.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert seen == [False, True]
 
 
 @pytest.mark.parametrize("world", [FeatureGates(node_overlay=True)], indirect=True)

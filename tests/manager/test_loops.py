@@ -184,6 +184,45 @@ async def test_rounds_go_on_after_a_failure(metrics: Metrics) -> None:
     assert rounds.count == 2
 
 
+async def test_a_nudge_ends_the_pause_and_many_are_one(
+    monkeypatch: pytest.MonkeyPatch, metrics: Metrics
+) -> None:
+    monkeypatch.setattr(loops, "GATHER_SECONDS", 0.01)
+    rounds = Slow()
+    singleton = Singleton("x", rounds, metrics)
+    task = asyncio.create_task(singleton.run())
+    await rounds.until(1)
+
+    for _ in range(5):
+        singleton.nudge()
+    await rounds.until(2)
+    singleton.nudge()
+    await rounds.until(3)
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert rounds.count == 3
+
+
+class Slow:
+    """Rounds that want a day's pause after each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._done = asyncio.Event()
+
+    async def run_once(self) -> timedelta:
+        self.count += 1
+        self._done.set()
+        return timedelta(days=1)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while self.count < count:
+                self._done.clear()
+                await self._done.wait()
+
+
 @pytest.mark.parametrize(
     ("thousandths", "workers"),
     [(0, 10), (500, 10), (1000, 10), (1001, 26), (30_000, 496), (60_000, 1000), (90_000, 1000)],

@@ -21,7 +21,15 @@ from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Taint
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
-from tests.reconcilers.world import CLASS, READY, World, make_class, make_pool, make_running_pod
+from tests.reconcilers.world import (
+    CLASS,
+    READY,
+    World,
+    make_class,
+    make_pool,
+    make_running_pod,
+    make_waiting_pod,
+)
 
 
 class Scenario:
@@ -129,11 +137,26 @@ async def test_a_budget_of_zero_keeps_every_node(reasons: list[str]) -> None:
 
 async def test_a_nominated_node_is_left_alone() -> None:
     scenario = Scenario(1, budgets=[{"nodes": "100%"}])
-    scenario.world.cluster.nominate("node-0", scenario.world.now + timedelta(minutes=5))
+    scenario.world.seed(make_waiting_pod("web"))
+    until = scenario.world.now + timedelta(minutes=5)
+    scenario.world.cluster.nominate("node-0", scenario.world.cluster.pending_pods(), until)
 
     await scenario.work(seconds=40)
 
     assert scenario.going() == []
+
+
+async def test_a_node_whose_pods_will_never_come_is_not_kept_for_them() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario.world.seed(make_waiting_pod("web"))
+    until = scenario.world.now + timedelta(minutes=5)
+    scenario.world.cluster.nominate("node-0", scenario.world.cluster.pending_pods(), until)
+    await scenario.world.api.delete(kinds.POD, "web", namespace="default", grace_period_seconds=0)
+    scenario.world.see()
+
+    await scenario.work(seconds=40)
+
+    assert scenario.going() == ["claim-0"]
 
 
 async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:

@@ -245,7 +245,8 @@ def test_a_machine_is_deleting_when_either_of_its_objects_is(cluster: Cluster) -
 
 def test_a_nomination_follows_a_claim_to_its_node_and_runs_out(cluster: Cluster) -> None:
     add(cluster, kinds.NODE_CLAIM, make_claim("c1", "id"))
-    cluster.nominate("c1", NOW + timedelta(seconds=20))
+    add(cluster, kinds.POD, make_pod("web"))
+    cluster.nominate("c1", [make_pod("web")], NOW + timedelta(seconds=20))
     add(cluster, kinds.NODE, make_node("n1", "id"))
     assert [m.nominated for m in cluster.state_nodes(NOW)] == [True]
     assert [m.nominated for m in cluster.state_nodes(NOW + timedelta(seconds=20))] == [False]
@@ -258,3 +259,55 @@ def test_marks_do_not_outlive_the_machine(cluster: Cluster) -> None:
     cluster.apply(kinds.NODE, Change("DELETED", node))
     add(cluster, kinds.NODE, Node(metadata=ObjectMeta(name="n1", uid="another")))
     assert [m.deleting for m in cluster.state_nodes(NOW)] == [False]
+
+
+def nominated(cluster: Cluster, *, seconds: int = 0) -> list[str]:
+    machines = cluster.state_nodes(NOW + timedelta(seconds=seconds))
+    return [machine.name for machine in machines if machine.nominated]
+
+
+def test_a_nomination_lasts_while_a_pod_is_on_its_way_and_not_for_ever(cluster: Cluster) -> None:
+    web, other = make_pod("web"), make_pod("other")
+    add(cluster, kinds.NODE, make_node("n1"))
+    add(cluster, kinds.POD, web, other)
+
+    cluster.nominate("n1", [web], NOW + timedelta(seconds=20))
+    cluster.nominate("n1", [other], NOW + timedelta(seconds=10))
+
+    assert nominated(cluster, seconds=19) == ["n1"]
+    assert nominated(cluster, seconds=20) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "lasts"),
+    [
+        pytest.param(make_pod("web"), True, id="still waits"),
+        pytest.param(make_pod("web", node="n1"), False, id="has come"),
+        pytest.param(make_pod("web", phase="Failed"), False, id="has ended"),
+        pytest.param(None, False, id="has gone"),
+    ],
+)
+def test_a_nomination_is_over_when_no_pod_is_on_its_way_any_more(
+    cluster: Cluster, after: Pod | None, lasts: bool
+) -> None:
+    add(cluster, kinds.NODE, make_node("n1"))
+    add(cluster, kinds.POD, make_pod("web"))
+    cluster.nominate("n1", [make_pod("web")], NOW + timedelta(seconds=20))
+
+    if after is None:
+        cluster.apply(kinds.POD, Change("DELETED", make_pod("web")))
+    else:
+        add(cluster, kinds.POD, after)
+
+    assert nominated(cluster) == (["n1"] if lasts else [])
+
+
+def test_a_pod_that_must_move_is_on_its_way_while_its_old_node_holds_it(cluster: Cluster) -> None:
+    add(cluster, kinds.NODE, make_node("n1"), make_node("n2"))
+    add(cluster, kinds.POD, make_pod("web", node="n1"))
+
+    cluster.nominate("n2", [make_pod("web", node="n1")], NOW + timedelta(seconds=20))
+    assert nominated(cluster) == ["n2"]
+
+    cluster.apply(kinds.POD, Change("DELETED", make_pod("web", node="n1")))
+    assert nominated(cluster) == []

@@ -262,7 +262,7 @@ class Provisioner:
         for pod in pods:
             self.plan.expect(pod, node)
         if pods:
-            self.cluster.nominate(node, self.clock() + self.nomination)
+            self.cluster.nominate(node, pods, self.clock() + self.nomination)
 
     async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
         await self.recorder.publish(
