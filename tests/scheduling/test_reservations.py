@@ -1,0 +1,106 @@
+"""Reserved capacity: used before all else, never beyond its count, and told apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from controller.apis import labels
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.scheduling.encoding import RESERVATION_ID
+from controller.scheduling.results import Results
+from tests.builders import (
+    make_nodepool,
+    make_offering,
+    make_pods,
+    make_snapshot,
+    make_type,
+    needs,
+)
+from tests.expectations import expect_scheduled, schedule_on, values_of
+
+
+def reserved(name: str, count: int, zone: str = "zone-a") -> Offering:
+    return make_offering(zone, labels.RESERVED, 1e-7, reservation=name, count=count)
+
+
+def machine(name: str, *offerings: Offering, price: float = 0.2) -> InstanceType:
+    """Four CPUs, to be had on demand as well."""
+    on_demand = make_offering("zone-a", labels.ON_DEMAND, price)
+    return make_type(name, cpu="4", offerings=[*offerings, on_demand])
+
+
+def bought(results: Results) -> Counter[str]:
+    """How many nodes are bought from each reservation; `on-demand` is none."""
+    found: Counter[str] = Counter()
+    for node in results.new_nodes:
+        ids = values_of(node, RESERVATION_ID)
+        kinds = values_of(node, labels.CAPACITY_TYPE)
+        assert (kinds == [labels.RESERVED]) == (len(ids) == 1), "it is one reservation or none"
+        found[ids[0] if ids else labels.ON_DEMAND] += 1
+    return found
+
+
+def test_what_a_reservation_does_not_hold_is_bought_at_once() -> None:
+    """A claim names one reservation, so nobody has to wait to learn what is left of it."""
+    types = [machine("m", reserved("cr", 2))]
+
+    results = schedule_on(make_nodepool(), make_pods(5, cpu="3"), types=types)
+
+    expect_scheduled(results)
+    assert bought(results) == {"cr": 2, labels.ON_DEMAND: 3}
+
+
+def test_several_reservations_are_used_up_each_to_its_own_count() -> None:
+    types = [
+        machine("m", reserved("a", 1), reserved("b", 2, "zone-b")),
+        machine("n", reserved("c", 1)),
+    ]
+
+    results = schedule_on(make_nodepool(), make_pods(6, cpu="3"), types=types)
+
+    expect_scheduled(results)
+    assert bought(results) == {"a": 1, "b": 2, "c": 1, labels.ON_DEMAND: 2}
+
+
+def test_pools_that_share_a_reservation_share_its_count() -> None:
+    pools = [make_nodepool(name, labels={"team": name}) for name in ("red", "blue")]
+    snapshot = make_snapshot(*pools, types=[machine("m", reserved("cr", 3))])
+    red, blue = (make_pods(3, cpu="3", node_selector={"team": t}) for t in ("red", "blue"))
+
+    results = schedule_on(snapshot, [*red, *blue])
+
+    expect_scheduled(results)
+    assert bought(results) == {"cr": 3, labels.ON_DEMAND: 3}
+
+
+def test_a_pool_of_reserved_capacity_alone_leaves_the_rest_to_the_next() -> None:
+    only = make_nodepool(
+        "only", weight=10, requirements=[needs(labels.CAPACITY_TYPE, "In", labels.RESERVED)]
+    )
+    types = [machine("m", reserved("cr", 1))]
+    pods = make_pods(3, cpu="3")
+
+    alone = schedule_on(only, pods, types=types)
+    both = schedule_on(make_snapshot(only, make_nodepool("rest"), types=types), pods)
+
+    assert bought(alone) == {"cr": 1}
+    assert len(alone.unschedulable) == 2
+    expect_scheduled(both)
+    assert Counter(node.node_pool for node in both.new_nodes)["only"] == 1
+    assert bought(both) == {"cr": 1, labels.ON_DEMAND: 2}
+
+
+def test_a_reservation_that_is_used_up_is_no_offer() -> None:
+    gone = make_offering("zone-a", labels.RESERVED, 1e-7, reservation="cr", available=False)
+
+    results = schedule_on(make_nodepool(), make_pods(1), types=[machine("m", gone)])
+
+    assert bought(results) == {labels.ON_DEMAND: 1}
+
+
+def test_pods_that_refuse_reserved_capacity_get_none() -> None:
+    pods = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.ON_DEMAND})
+
+    results = schedule_on(make_nodepool(), pods, types=[machine("m", reserved("cr", 5))])
+
+    assert bought(results) == {labels.ON_DEMAND: 2}
