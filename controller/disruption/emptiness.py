@@ -18,11 +18,12 @@ def should_disrupt(candidate: Candidate) -> bool:
 
     Karpenter also calls a node empty whose pods all have a negative deletion cost; we
     do not: a node with pods that need another home is never empty. Nor is one that keeps
-    room for a buffer, which would be made anew at once.
+    room for a buffer or for its pool's `replicas`, which would be made anew at once.
     """
     return (
         conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
         and not candidate.buffered
+        and candidate.node_pool.spec.replicas is None
         and not any(is_reschedulable(pod) for pod in candidate.pods)
     )
 

@@ -34,6 +34,7 @@ from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
+from controller.reconcilers.provisioning.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster, key_of
@@ -113,11 +114,13 @@ class Assembly:
         gates = options.feature_gates
         self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE)
         self._buffers = loop("capacitybuffer", Resolution(api, cluster, clock))
+        self._static = loop("static.provisioning", Replication(api, cluster, metrics, clock))
         self._loops = (
             self._pools, self._classes, self._claims, self._consolidatable, self._expiration,
             self._pod_events, self._nodes,
             *((self._overlays,) if gates.node_overlay else ()),
             *((self._buffers,) if gates.capacity_buffer else ()),
+            *((self._static,) if gates.static_capacity else ()),
         )  # fmt: skip
         self._disruption = singleton(
             "disruption", Disruptor(api, cluster, recorder, metrics, clock)
@@ -177,6 +180,7 @@ class Assembly:
     def _nudge_everything(self) -> None:
         for pool in self._cluster.list(kinds.NODE_POOL):
             self._pools.nudge(pool.metadata.name)
+            self._static.nudge(pool.metadata.name)
         for node_class in self._cluster.list(kinds.EC2_NODE_CLASS):
             self._classes.nudge(node_class.metadata.name)
         for claim in self._cluster.list(kinds.NODE_CLAIM):
@@ -220,7 +224,8 @@ class Assembly:
             return
         for loop in (self._claims, self._consolidatable, self._expiration):
             loop.nudge(claim.metadata.name)
-        self._pools.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
+        for loop in (self._pools, self._static):
+            loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
         if claim.status.node_name:
             self._nodes.nudge(claim.status.node_name)
         if after is None:
@@ -238,6 +243,7 @@ class Assembly:
         for claim in self._cluster.list(kinds.NODE_CLAIM):
             if claim.metadata.labels.get(labels.NODEPOOL) == pool.metadata.name:
                 self._consolidatable.nudge(claim.metadata.name)
+        self._static.nudge(pool.metadata.name)
         self._overlays.nudge(ALL)
         # What could not be placed before may have a place now.
         self._batcher.nudge(pool.metadata.uid)

@@ -148,7 +148,7 @@ class Claims:
             if on_demand:
                 needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
             choice = self._chosen(pool, needs)
-            known = Terms(template, needs, choice, _labels(template.labels, needs))
+            known = Terms(template, needs, choice, labels_of(template.labels, needs))
             self._terms[key] = known
         return known
 
@@ -257,7 +257,7 @@ def _written(terms: Terms, relaxed: bool) -> tuple[Requirement, ...]:
     return requirements.written(named, {} if relaxed else terms.pool.minimums)
 
 
-def _labels(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str, str]:
+def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str, str]:
     """Return the labels the claim carries: the pool's, and one value per custom label."""
     chosen = dict(own)
     for key, allowed in needs.items():

@@ -17,7 +17,8 @@ from controller.state import overlays
 def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> dict[str, Any]:
     """Return the NodeClaim's JSON: the pool's template, narrowed to what the pods need.
 
-    `types` are those the pool saw: the claim says which overlays its own are under.
+    `types` are those the pool saw: the claim says which overlays its own are under. A node
+    that names no types takes whatever the pool allows.
     """
     named = frozenset(node.instance_types)
     overlaid = overlays.marks(one for one in types if one.name in named)
@@ -32,11 +33,11 @@ def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> 
     spec: dict[str, Any] = {
         "nodeClassRef": to_wire(class_ref),
         "requirements": [to_wire(r) for r in _requirements(pool, node, own_labels)],
-        "resources": {
-            "requests": {k: quantities.written(v, k) for k, v in sorted(node.requests.items())}
-        },
         "expireAfter": template.spec.expire_after,
     }
+    if node.requests:
+        requests = {k: quantities.written(v, k) for k, v in sorted(node.requests.items())}
+        spec["resources"] = {"requests": requests}
     if template.spec.taints:
         spec["taints"] = to_wire(template.spec.taints)
     if template.spec.startup_taints:
@@ -65,14 +66,15 @@ def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> 
         values=list(node.instance_types),
         min_values=floors.get(labels.INSTANCE_TYPE),
     )
-    others = [r for r in node.requirements if r.key not in (labels.INSTANCE_TYPE, labels.HOSTNAME)]
+    replaced = {labels.HOSTNAME, *({labels.INSTANCE_TYPE} if node.instance_types else ())}
+    others = [r for r in node.requirements if r.key not in replaced]
     named = {r.key for r in others}
     from_labels = [
         Requirement(key=key, operator="In", values=[value])
         for key, value in sorted(own_labels.items())
         if key not in named
     ]
-    return [*others, *from_labels, types]
+    return [*others, *from_labels, *([types] if node.instance_types else [])]
 
 
 def _annotations(pool: NodePool) -> dict[str, str]:

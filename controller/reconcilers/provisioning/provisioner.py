@@ -110,7 +110,11 @@ class Provisioner:
         ]
         if self._inherited is None:
             self._inherited = Inherited(frozenset(c.metadata.uid for c in unlaunched), now)
-        limited = {p.metadata.name for p in self.cluster.list(NODE_POOL) if p.spec.limits}
+        limited = {
+            p.metadata.name
+            for p in self.cluster.list(NODE_POOL)
+            if p.spec.limits and p.spec.replicas is None
+        }
         oldest = now - LAUNCH_PATIENCE
         return any(
             self._inherited.since > oldest

@@ -1,0 +1,125 @@
+"""Keeps as many nodes of a static pool as it asks for, whether or not pods need them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import conditions
+from controller.apis.kinds import NODE_CLAIM, NODE_POOL
+from controller.apis.nodepool import NodePool
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.constraints.resources import NODES, parsed
+from controller.disruption.costs import lifetime_remaining, rescheduling_cost
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.provisioning.claims import node_claim
+from controller.scheduling.claims import labels_of
+from controller.scheduling.encoding import template
+from controller.scheduling.results import NewNode
+from controller.state.cluster import Cluster
+from controller.state.nodes import StateNode
+from controller.state.pods import forbids_disruption, is_daemon
+from controller.telemetry.metrics import Metrics
+
+UNSYNCED = timedelta(seconds=1)
+PERIOD = timedelta(minutes=1)
+AT_THE_LIMIT = timedelta(seconds=30)
+"""How soon to look again when the limit of nodes leaves no room for those that are missing."""
+
+Rank = tuple[int, bool, float, str]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Makes the claims that a static pool lacks, and ends those it has too many of.
+
+    Claims come straight from the pool's template: no pod has a say in what they are. Budgets
+    do not hold back the end of those that nobody asks for any more.
+    """
+
+    api: ApiServer
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Bring the number of a pool's claims to its `spec.replicas`."""
+        pool = self.cluster.get(NODE_POOL, name)
+        if pool is None or pool.spec.replicas is None or pool.metadata.is_deleting:
+            return None
+        if not self.cluster.synced:
+            return UNSYNCED
+        claims = self.cluster.claims_of(name)
+        staying = [claim for claim in claims if not claim.metadata.is_deleting]
+        missing = pool.spec.replicas - len(staying)
+        if missing > 0:
+            return await self._make(pool, missing, len(claims))
+        # Those that disruption has marked are on their way out already, and have heirs.
+        running = [one for one in self.cluster.state_nodes(self.clock()) if _runs(one, name)]
+        await self._end(running, len(running) - pool.spec.replicas)
+        return PERIOD
+
+    async def _make(self, pool: NodePool, missing: int, present: int) -> timedelta | None:
+        if not conditions.is_true(pool.status.conditions, "Ready"):
+            return None  # told again when it is
+        limit = parsed(pool.spec.limits).get(NODES)
+        room = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
+        for _ in range(min(missing, room)):
+            claim = await self.api.create(NODE_CLAIM, node_claim(pool, _node(pool), ()))
+            self.cluster.insert_claim(claim)
+            self.metrics.claim_created(claim, "provisioned")
+            told = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
+            log.info("created nodeclaim", extra=told)
+        if room < missing:
+            log.info("nodepool node limit reached", extra={"NodePool": pool.metadata.name})
+            return AT_THE_LIMIT
+        return PERIOD
+
+    async def _end(self, running: list[StateNode], count: int) -> None:
+        for one in sorted(running, key=self._rank)[: max(count, 0)]:
+            claim = one.claim
+            assert claim is not None
+            self.cluster.mark_for_deletion(claim.metadata.name)
+            try:
+                await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+            except NotFoundError:
+                continue
+            self.metrics.disrupted(claim, "overprovisioned")
+            told = {"NodeClaim": claim.metadata.name, "NodePool": one.node_pool}
+            log.info("deleting nodeclaim beyond replicas", extra=told)
+
+    def _rank(self, one: StateNode) -> Rank:
+        """Order machines by the harm of their end: unborn, empty, cheap, and protected last."""
+        claim = one.claim
+        assert claim is not None
+        if not one.registered:
+            return 0, False, 0.0, claim.metadata.name
+        now = self.clock()
+        pods = self.cluster.pods_on(one.name)
+        is_protected = any(forbids_disruption(pod, now) for pod in pods)
+        if not is_protected and all(map(is_daemon, pods)):
+            return 1, False, 0.0, claim.metadata.name
+        cost = rescheduling_cost(pods) * lifetime_remaining(claim, now)
+        return 2, is_protected, cost, claim.metadata.name
+
+
+def _runs(one: StateNode, pool: str) -> bool:
+    return one.managed and one.node_pool == pool and not one.deleting
+
+
+def _node(pool: NodePool) -> NewNode:
+    """Return the node that the pool's template alone describes."""
+    described = template(pool)
+    return NewNode(
+        node_pool=pool.metadata.name,
+        instance_types=(),
+        requirements=described.terms,
+        price=0.0,
+        pods=(),
+        requests={},
+        labels=labels_of(described.labels, described.requirements),
+    )

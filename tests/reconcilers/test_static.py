@@ -1,0 +1,220 @@
+"""Static pools keep the number of nodes they ask for, and pods have no say in it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apis.taints import Requirement
+from controller.disruption.costs import eviction_cost, lifetime_remaining
+from controller.reconcilers.provisioning.replication import AT_THE_LIMIT, PERIOD, Replication
+from tests.reconcilers.test_disruption import Scenario as Disrupting
+from tests.reconcilers.test_provisioning import Scenario as Provisioning
+from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
+
+
+def make_static(replicas: int, **spec: Any) -> NodePool:
+    pool = make_pool("fixed")
+    found = msgspec.structs.replace(pool.spec, replicas=replicas, **spec)
+    return msgspec.structs.replace(pool, spec=found)
+
+
+async def replicated(world: World) -> timedelta | None:
+    world.see()
+    pause = await Replication(world.api, world.cluster, world.metrics, world.clock).reconcile(
+        "fixed"
+    )
+    world.see()
+    return pause
+
+
+def make_world(replicas: int, **spec: Any) -> World:
+    world = World()
+    world.seed(make_class(), make_static(replicas, **spec))
+    return world
+
+
+def staying(world: World) -> list[str]:
+    return [c.metadata.name for c in world.claims() if not c.metadata.is_deleting]
+
+
+async def test_a_pool_gets_the_claims_it_asks_for_and_no_more() -> None:
+    world = make_world(3)
+
+    assert await replicated(world) == PERIOD
+    assert await replicated(world) == PERIOD
+
+    assert len(world.claims()) == 3
+
+
+async def test_its_claims_are_the_template_and_nothing_of_any_pod() -> None:
+    world = World()
+    pool = make_static(1)
+    template = pool.spec.template
+    terms = [
+        Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.large", "m5.xlarge"]),
+        Requirement(key="example.com/rack", operator="In", values=["r1", "r2"]),
+    ]
+    spec = msgspec.structs.replace(template.spec, requirements=terms)
+    metadata = msgspec.structs.replace(template.metadata, labels={"team": "red"})
+    template = msgspec.structs.replace(template, spec=spec, metadata=metadata)
+    wanted = msgspec.structs.replace(pool.spec, template=template)
+    world.seed(make_class(), msgspec.structs.replace(pool, spec=wanted))
+
+    await replicated(world)
+
+    (claim,) = world.claims()
+    asked = {r.key: sorted(r.values) for r in claim.spec.requirements}
+    assert asked[labels.INSTANCE_TYPE] == ["m5.large", "m5.xlarge"]
+    assert asked["team"] == ["red"]
+    assert asked[labels.NODEPOOL] == ["fixed"]
+    assert claim.metadata.labels["example.com/rack"] == "r1"
+    assert not claim.spec.resources.requests
+    instance = await world.cloud.launch(claim, make_class())
+    assert instance.instance_type == "m5.large"
+
+
+async def test_the_limit_of_nodes_counts_those_on_their_way_out_too() -> None:
+    world = make_world(5, limits={"nodes": "4"})
+    assert await replicated(world) == AT_THE_LIMIT
+    assert len(world.claims()) == 4
+
+    await world.api.delete(kinds.NODE_CLAIM, world.claims()[0].metadata.name)
+    assert await replicated(world) == AT_THE_LIMIT
+
+    assert len(world.claims()) == 4
+    assert len(staying(world)) == 3
+
+
+async def test_a_claim_that_goes_is_replaced() -> None:
+    world = make_world(2)
+    await replicated(world)
+    gone = staying(world)[0]
+
+    await world.api.delete(kinds.NODE_CLAIM, gone)
+    await replicated(world)
+
+    assert len(staying(world)) == 2
+    assert gone not in staying(world)
+
+
+async def test_a_pool_that_is_not_ready_makes_nothing_but_still_shrinks() -> None:
+    world = make_world(2)
+    await replicated(world)
+    unready = make_static(1)
+    status = msgspec.structs.replace(unready.status, conditions=[])
+    world.seed(msgspec.structs.replace(unready, status=status))
+
+    await replicated(world)
+    assert len(staying(world)) == 1
+
+    unready = msgspec.structs.replace(make_static(3), status=status)
+    world.seed(unready)
+    assert await replicated(world) is None
+    assert len(staying(world)) == 1
+
+
+async def _joined(world: World, claim: NodeClaim) -> str:
+    instance = await world.cloud.launch(claim, make_class())
+    status = {"status": {"providerID": instance.provider_id}}
+    launched = await world.api.patch(
+        kinds.NODE_CLAIM, claim.metadata.name, status, subresource="status"
+    )
+    node = world.join(launched)
+    known = {labels.NODEPOOL: "fixed", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
+    metadata = msgspec.structs.replace(node.metadata, labels=known)
+    world.seed(msgspec.structs.replace(node, metadata=metadata))
+    return node.metadata.name
+
+
+async def test_the_least_harm_goes_first() -> None:
+    """Unborn, then empty but for daemons, then by what its pods cost, protected ones last."""
+    world = make_world(5)
+    await replicated(world)
+    unborn, empty, cheap, dear, kept = world.claims()
+    nodes = {
+        claim.metadata.name: await _joined(world, claim) for claim in (empty, cheap, dear, kept)
+    }
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d"}
+    world.seed(
+        make_running_pod("agent", nodes[empty.metadata.name], ownerReferences=[owner]),
+        make_running_pod("one", nodes[cheap.metadata.name]),
+        make_running_pod("two", nodes[dear.metadata.name]),
+        make_running_pod("three", nodes[dear.metadata.name]),
+        make_running_pod(
+            "mine", nodes[kept.metadata.name], annotations={labels.DO_NOT_DISRUPT: "true"}
+        ),
+    )
+    went: list[str] = []
+    for replicas in (4, 3, 2, 1, 0):
+        before = set(staying(world))
+        world.seed(make_static(replicas))
+        await replicated(world)
+        went.append(*(before - set(staying(world))))
+
+    assert went == [c.metadata.name for c in (unborn, empty, cheap, dear, kept)]
+
+
+async def test_pods_never_make_nodes_of_a_static_pool() -> None:
+    scenario = Provisioning()
+    scenario.world.seed(make_class(), make_static(0), make_waiting_pod("web"))
+
+    await scenario.round()
+
+    assert not scenario.world.claims()
+    assert await scenario.world.events("FailedScheduling")
+
+
+async def test_an_empty_node_of_a_static_pool_stays() -> None:
+    scenario = Disrupting(1, budgets=[{"nodes": "100%"}])
+    pool = make_pool()
+    spec = msgspec.structs.replace(pool.spec, replicas=1)
+    scenario.world.seed(msgspec.structs.replace(pool, spec=spec))
+
+    await scenario.work(seconds=60)
+
+    assert scenario.going() == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "priority", "cost"),
+    [
+        ("", None, 1.0),
+        ("134217728", None, 2.0),
+        ("-134217728", None, 0.0),
+        ("", 33554432, 2.0),
+        ("", 2_000_000_000, 10.0),
+        ("much", None, 1.0),
+    ],
+)
+def test_the_cost_of_a_pod_follows_what_is_said_of_it(
+    annotation: str, priority: int | None, cost: float
+) -> None:
+    annotations = {labels.POD_DELETION_COST: annotation} if annotation else {}
+    pod = make_running_pod("p", "n", annotations=annotations)
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority))
+
+    assert eviction_cost(pod) == cost
+
+
+@pytest.mark.parametrize(
+    ("expire_after", "left"), [("Never", 1.0), ("100h", 0.75), ("20h", 0.0), ("0s", 0.0)]
+)
+async def test_the_older_a_machine_the_less_life_it_has_left(
+    expire_after: str, left: float
+) -> None:
+    world = make_world(1)
+    await replicated(world)
+    (claim,) = world.claims()
+    spec = msgspec.structs.replace(claim.spec, expire_after=expire_after)
+    world.pass_time(hours=25)
+
+    found = lifetime_remaining(msgspec.structs.replace(claim, spec=spec), world.now)
+
+    assert found == pytest.approx(left)
