@@ -10,8 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 # must not pay for what it never uses.
 
 
+HELP = frozenset({"-h", "--help"})
+
+
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the controller until it is told to stop."""
+    if HELP & set(argv):
+        from controller import manual
+
+        print(manual.page())
+        return 0
     import asyncio
     import logging
 
@@ -70,7 +78,7 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command; return the exit code of the process."""
     if not argv or argv[0] not in COMMANDS:
-        asked_for_help = bool(argv) and argv[0] in ("-h", "--help")
+        asked_for_help = bool(argv) and argv[0] in HELP
         print(_usage(), file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     return COMMANDS[argv[0]](argv[1:], environ)
@@ -78,7 +86,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _usage() -> str:
     lines = [f"  {name:8} {(command.__doc__ or '').strip()}" for name, command in COMMANDS.items()]
-    return "\n".join(["usage: python -m controller COMMAND …", "", *lines])
+    more = "python -m controller COMMAND --help says more of each."
+    return "\n".join(["usage: python -m controller COMMAND …", "", *lines, "", more])
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ class Range:
 
     def __str__(self) -> str:
         parts = [("at least", self.minimum), ("at most", self.maximum)]
-        return " and ".join(f"{word} {_text(bound)}" for word, bound in parts if bound is not None)
+        return " and ".join(
+            f"{word} {text_of(bound)}" for word, bound in parts if bound is not None
+        )
 
 
 Port = Annotated[int, Range(0, 65535)]
@@ -274,8 +276,8 @@ class Options:
         if options.batch_max_duration < options.batch_idle_duration:
             raise OptionsError(
                 "BATCH_MAX_DURATION",
-                _text(options.batch_max_duration),
-                f"at least BATCH_IDLE_DURATION ({_text(options.batch_idle_duration)})",
+                text_of(options.batch_max_duration),
+                f"at least BATCH_IDLE_DURATION ({text_of(options.batch_idle_duration)})",
             )
         return options
 
@@ -283,7 +285,7 @@ class Options:
 def to_environment(options: Options) -> dict[str, str]:
     """Write the settings that differ from their defaults, by environment variable."""
     return {
-        setting.variable: _text(value)
+        setting.variable: text_of(value)
         for setting in SETTINGS
         if (value := getattr(options, setting.name)) != setting.default
     }
@@ -332,13 +334,15 @@ def value_of(text: str, kind: Any, *, key: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _gates(text, typing.cast("type[Any]", kind), key)
     reader, words = _READERS[kind]
-    allowed = f"{words}, {bounds}" if bounds else words
+    if bounds:
+        # Every value is text; a form says it all.
+        words = str(bounds) if kind is str else f"{words}, {bounds}"
     try:
         value = reader(text)
     except ValueError as exc:
-        raise OptionsError(key, text, allowed) from exc
+        raise OptionsError(key, text, words) from exc
     if bounds and not bounds.admits(value):
-        raise OptionsError(key, text, allowed)
+        raise OptionsError(key, text, words)
     return value
 
 
@@ -430,7 +434,7 @@ _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Write a value as `Setting.read` takes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -440,7 +444,7 @@ def _text(value: Any) -> str:
         return ",".join(value)
     if dataclasses.is_dataclass(value):
         return ",".join(
-            f"{_gate_name(gate)}={_text(getattr(value, gate.name))}"
+            f"{_gate_name(gate)}={text_of(getattr(value, gate.name))}"
             for gate in dataclasses.fields(value)
             if getattr(value, gate.name) != gate.default
         )

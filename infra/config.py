@@ -65,7 +65,8 @@ Label = Annotated[
     str, Form(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label such as kube-system")
 ]
 Arn = Annotated[str, Form(r"arn:[\w-]+:iam::\d{12}:policy/.+", "the ARN of an IAM policy")]
-Amount = Annotated[str, Form(r"\d+(\.\d+)?(m|Ki|Mi|Gi)?", "a quantity such as 500m, 2 or 1Gi")]
+Cpu = Annotated[str, Form(r"\d+(\.\d+)?|\d+m", "an amount of CPU such as 500m or 2")]
+Memory = Annotated[str, Form(r"\d+(\.\d+)?[MGT]i?", "an amount of memory such as 512Mi or 1Gi")]
 StackName = Annotated[str, Form(r"[^/\s]+/[^/\s]+/[^/\s]+", "organization/project/stack")]
 
 
@@ -100,10 +101,10 @@ class StackConfig:
     replicas: Annotated[int, Range(1, 10)] = 2
     """Controllers; one acts, the others stand by."""
 
-    cpu: Amount = "1"
+    cpu: Cpu = "1"
     """CPU that each controller requests."""
 
-    memory: Amount = "1Gi"
+    memory: Memory = "1Gi"
     """Memory that each controller requests, and its limit."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -233,11 +234,11 @@ def parse(given: Mapping[str, str], *, default_region: str | None = None) -> Sta
     """
     values: dict[str, Any] = {"region": default_region} if default_region else {}
     problems = [
-        f"{PROJECT}:{key}={text!r}: there is no such setting; there are {', '.join(sorted(_KEYS))}"
+        f"{PROJECT}:{key}={text!r}: there is no such setting; there are {', '.join(sorted(KEYS))}"
         for key, text in given.items()
-        if key not in _KEYS
+        if key not in KEYS
     ]
-    for key, member in _KEYS.items():
+    for key, member in KEYS.items():
         if not given.get(key):
             continue
         try:
@@ -246,7 +247,7 @@ def parse(given: Mapping[str, str], *, default_region: str | None = None) -> Sta
             problems.append(str(exc))
     problems += [
         f"{PROJECT}:{key} is missing: {_ABOUT[key]}"
-        for key, member in _KEYS.items()
+        for key, member in KEYS.items()
         if member.default is dataclasses.MISSING
         and member.default_factory is dataclasses.MISSING
         and member.name not in values
@@ -266,11 +267,27 @@ _ABOUT = {
 }
 
 
+FOLLOWING = {
+    "CLUSTER_NAME": "clusterName",
+    "INTERRUPTION_QUEUE": "queueName",
+    "SYSTEM_NAMESPACE": "namespace",
+    "KARPENTER_SERVICE": "name",
+}
+"""Settings of the controller that must agree with what the program makes: the key of each."""
+
+
 def _contradictions(config: StackConfig) -> Iterator[str]:
     """What each setting for itself allows, but not all of them together."""
-    variables = {setting.variable for setting in SETTINGS}
-    for name in sorted(config.settings.keys() - variables):
-        yield f"{PROJECT}:settings: {name}: the controller has no such setting"
+    variables = {setting.variable for setting in SETTINGS} - FOLLOWING.keys()
+    for name, value in sorted(config.settings.items()):
+        if name in FOLLOWING:
+            key = f"{PROJECT}:{FOLLOWING[name]}"
+            yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: it follows from {key}"
+        elif name not in variables:
+            yield (
+                f"{PROJECT}:settings: {name}={value!r}: the controller has no such setting; "
+                f"there are {', '.join(sorted(variables))}"
+            )
     try:
         _ = config.options
     except OptionsError as exc:
@@ -279,6 +296,11 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
         yield f"{PROJECT}:kubeconfig={config.kubeconfig!r}: allowed is the path of a file"
     if config.node_pools_folder and not config.node_pools_folder.is_dir():
         yield f"{PROJECT}:nodePools={config.node_pools!r}: allowed is the path of a folder"
+    if not config.kubeconfig and not shutil.which("aws"):
+        yield (
+            f"{PROJECT}:kubeconfig is missing: name one, or install the AWS CLI: the way to an EKS "
+            "cluster is by `aws eks get-token`"
+        )
     if config.platform_stack is None and config.image is None and not shutil.which("docker"):
         yield (
             f"{PROJECT}:image is missing: name an image of the controller, or install docker "
@@ -298,7 +320,10 @@ def _value(text: str, kind: Any, key: str) -> Any:
 
 
 def _mapping(text: str, key: str) -> dict[str, str]:
-    found: dict[Any, Any] = _structure(text, key, dict, "a map of names to text")
+    words = "a map of names to text"
+    found: dict[Any, Any] = _structure(text, key, dict, words)
+    if any(isinstance(value, dict | list) or value is None for value in found.values()):
+        raise OptionsError(key, text, words)
     return {str(name): _scalar(value) for name, value in found.items()}
 
 
@@ -322,6 +347,7 @@ def _camel(name: str) -> str:
 
 
 _TYPES = typing.get_type_hints(StackConfig, include_extras=True)
-_KEYS: Mapping[str, dataclasses.Field[Any]] = {
+KEYS: Mapping[str, dataclasses.Field[Any]] = {
     _camel(member.name): member for member in dataclasses.fields(StackConfig)
 }
+"""Every setting of a stack by its key."""

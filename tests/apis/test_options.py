@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from controller import manual
+from controller.__main__ import main
 from controller.options import SETTINGS, FeatureGates, Options, OptionsError, to_environment
 
 NAMED = {"CLUSTER_NAME": "joiner"}
@@ -119,3 +121,17 @@ def test_settings_survive_the_way_through_the_environment() -> None:
 def test_every_setting_is_reached_by_its_own_name() -> None:
     assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
     assert all(setting.flag.replace("-", "_").upper() == setting.variable for setting in SETTINGS)
+
+
+def test_the_manual_says_of_every_setting_what_it_is_and_what_it_is_by_default() -> None:
+    page = manual.page()
+
+    for setting in SETTINGS:
+        assert f"  --{setting.flag}, {setting.variable} (" in page
+    assert "--cluster-name, CLUSTER_NAME (required)" in page
+    assert "--batch-idle-duration, BATCH_IDLE_DURATION (default 1s)\n      How long" in page
+
+
+def test_asking_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"], {}) == 0
+    assert "--metrics-port, METRICS_PORT (default 8080)" in capsys.readouterr().out

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from infra.config import ConfigError, parse
+from infra.config import CHECKOUT, KEYS, ConfigError, parse
 
 ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
 
@@ -75,13 +76,17 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("queueName", "a.b", "1 to 80 letters"),
         ("drainTimeout", "soon", "a duration"),
         ("deleteForeignNodePools", "perhaps", "true or false"),
-        ("memory", "lots", "a quantity"),
+        ("cpu", "1Gi", "an amount of CPU"),
+        ("memory", "lots", "an amount of memory"),
+        ("memory", "1000", "such as 512Mi"),
+        ("tags", '{"team": {"name": "web"}}', "a map of names to text"),
         ("tags", "team", "a map"),
         ("kubeconfig", "/nowhere/config", "the path of a file"),
         ("nodePools", "/nowhere", "the path of a folder"),
         ("platformStack", "platform", "organization/project/stack"),
         ("settings", '{"BATCH_IDLE_DURATION": "soon"}', "a duration"),
-        ("settings", '{"BATCH_IDLE": "1s"}', "no such setting"),
+        ("settings", '{"BATCH_IDLE": "1s"}', "BATCH_IDLE='1s': the controller has no such setting"),
+        ("settings", '{"CLUSTER_NAME": "other"}', "follows from joiner:clusterName"),
         ("clusterNmae", "joiner", "there is no such setting"),
     ],
 )
@@ -112,6 +117,26 @@ def test_without_an_image_docker_must_be_there_to_build_one(
 
     with pytest.raises(ConfigError, match="joiner:image is missing"):
         parse(without)
+
+
+def test_without_a_kubeconfig_the_aws_cli_must_be_there_to_sign_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert parse(ENOUGH | {"kubeconfig": str(kubeconfig)}).kubeconfig_path == kubeconfig
+    with pytest.raises(ConfigError, match="joiner:kubeconfig is missing"):
+        parse(ENOUGH)
+
+
+def test_every_key_stands_in_the_readme() -> None:
+    readme = (CHECKOUT / "README.md").read_text()
+    table = readme.partition("### Settings")[2].partition("###")[0]
+    listed = re.findall(r"`([a-zA-Z]+)`", "".join(re.findall(r"^\| ([^|]+) \|", table, re.M)))
+
+    assert set(listed) == set(KEYS)
 
 
 def test_a_stack_of_node_pools_needs_no_image() -> None:

@@ -1,0 +1,18 @@
+"""What every test of the program may count on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def aws_cli(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have an AWS CLI on the path, as a real cluster needs; nobody here runs it."""
+    program = tmp_path_factory.mktemp("bin") / "aws"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{program.parent}")
+    return program
