@@ -1,0 +1,108 @@
+"""Small and middle worlds over every constraint, made from seeds.
+
+Each world takes a few *features*, and each feature adds to it what it is about: groups
+of pods, pools, nodes, volumes. `features(seed)` names them, so that a failing seed says
+at once where to look. The same seed is the same world.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tests.parity.generated.draft import Draft, Feature, make_namespace, pool
+from tests.parity.generated.existing import coming_nodes, existing_nodes, running_neighbours
+from tests.parity.generated.nodes import (
+    custom_labels,
+    node_affinity,
+    plain,
+    preferred_node_affinity,
+    selectors,
+    taints,
+)
+from tests.parity.generated.pools import limits, min_values, pool_requirements, weights
+from tests.parity.generated.room import containers, daemons, host_ports, impossible, odd_resources
+from tests.parity.generated.topology import (
+    anti_affinity,
+    hostname_spread,
+    ignored_preferences,
+    match_label_keys,
+    namespaces,
+    other_spread,
+    pod_affinity,
+    preferred_pod_affinity,
+    spread_of_others,
+    taints_policy,
+    zone_spread,
+)
+from tests.parity.generated.types import types
+from tests.parity.generated.volumes import volume_limits, volumes, volumes_and_spread
+from tests.parity.worlds import World
+
+MANY = 12
+"""Every so many seeds a world is a middle one, of a few hundred pods."""
+
+FEATURES: tuple[Feature, ...] = (
+    plain,
+    selectors,
+    node_affinity,
+    preferred_node_affinity,
+    custom_labels,
+    taints,
+    zone_spread,
+    hostname_spread,
+    other_spread,
+    spread_of_others,
+    match_label_keys,
+    taints_policy,
+    pod_affinity,
+    preferred_pod_affinity,
+    anti_affinity,
+    namespaces,
+    containers,
+    odd_resources,
+    host_ports,
+    impossible,
+    weights,
+    limits,
+    min_values,
+    pool_requirements,
+    daemons,
+    ignored_preferences,
+    existing_nodes,
+    coming_nodes,
+    running_neighbours,
+    volumes,
+    volume_limits,
+    volumes_and_spread,
+)
+
+
+def world(seed: int) -> World:
+    """Return the world of a seed."""
+    chance = random.Random(seed)
+    draft = Draft(chance, scale=8 if seed % MANY == 0 else 1)
+    draft.add("instanceTypes", *types(chance))
+    draft.add("namespaces", *(make_namespace(name) for name in ("default", "kube-system")))
+    for feature in _chosen(seed):
+        feature(draft)
+    if chance.random() < 0.5:
+        draft.group()
+    if "nodePools" not in draft.world:
+        draft.pools(pool("default"))
+    for one in draft.world["pods"]:
+        for key, value in draft.on_every_pod.items():
+            one["spec"].setdefault(key, value)
+    return {**draft.world, "settings": draft.settings}
+
+
+def features(seed: int) -> tuple[str, ...]:
+    """Name what the world of a seed is about."""
+    return tuple(feature.__name__ for feature in _chosen(seed))
+
+
+def _chosen(seed: int) -> list[Feature]:
+    """One feature in turn, so that none is forgotten, and up to three by chance."""
+    chance = random.Random(f"features of {seed}")
+    first = FEATURES[seed % len(FEATURES)]
+    others = [one for one in FEATURES if one is not first]
+    return [first, *chance.sample(others, chance.randint(0, 3))]
