@@ -41,7 +41,7 @@ from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.settings import Settings
 from controller.scheduling.shapes import Shape, shapes
-from controller.scheduling.spread import Option, Rules, assign, record
+from controller.scheduling.spread import Option, Rules, assign, is_misplaced, record
 from controller.scheduling.topology import Group, Groups, Kind, count_running, domain_of
 from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
@@ -106,6 +106,7 @@ class Solve:
         self._unschedulable: dict[str, tuple[str, ...]] = {}
         self._existing: defaultdict[str, list[str]] = defaultdict(list)
         self._planned: list[Planned] = []
+        self._filled: list[tuple[Portion, int]] = []
         self._held_back: list[Wish] = []
         self._opening: Mask | None = None
         self._bound = 0.0
@@ -168,9 +169,13 @@ class Solve:
         """Place pods, and those that found no place again with less to ask for."""
         while waiting:
             portions: list[Portion] = []
+            self._filled.clear()
+            planned = len(self._planned)
             failed, held = self._placed(waiting, portions)
             for batch in self._batches(portions):
                 failed.extend(self._pack(batch))
+            if failed:
+                failed.extend(self._taken_back(planned))
             waiting = [again for wish in failed for again in self._second_thoughts(wish)]
             waiting.extend(held)
 
@@ -400,7 +405,7 @@ class Solve:
         assign(wish.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
             before = wish.number
-            self._fill_nodes(wish, room, inside, None, most=option.taken)
+            self._fill_nodes(wish, room, inside, None, most=option.taken, pins=option.pins)
             rest = option.taken - (before - wish.number)
             if rest:
                 portions.append(Portion(wish, option.pins, wish.take(rest), mask))
@@ -529,9 +534,18 @@ class Solve:
         return bool(np.isfinite(self._unit_price(mask, wish)))
 
     def _fill_nodes(
-        self, wish: Wish, room: Indices, inside: Mask, rules: Rules | None, most: int | None = None
+        self,
+        wish: Wish,
+        room: Indices,
+        inside: Mask,
+        rules: Rules | None,
+        most: int | None = None,
+        pins: Pins = (),
     ) -> None:
-        """Put pods on nodes in order; `rules` counts them in their domains, if given."""
+        """Put pods on nodes in order; `rules` counts them in their domains, if given.
+
+        Those counted already, in the domains `pins`, can be taken back.
+        """
         left = wish.number if most is None else min(most, wish.number)
         for index in np.flatnonzero((room > 0) & inside).tolist():
             if not left:
@@ -545,9 +559,11 @@ class Solve:
             self._crowds.put(wish, index, count)
             left -= count
             if rules is not None:
-                pins = ((one.key, domain_of(node, one.key)) for one in rules.counting)
-                known = {key: domain for key, domain in pins if domain is not None}
+                where = ((one.key, domain_of(node, one.key)) for one in rules.counting)
+                known = {key: domain for key, domain in where if domain is not None}
                 record(rules, tuple(sorted(known.items())), count)
+            if pins:
+                self._filled.append((Portion(wish, pins, list(taken), wish.variants), index))
 
     # Packing what is left onto new nodes.
 
@@ -571,17 +587,69 @@ class Solve:
         self._bound = max(self._bound, packing.bound)
         for opened in packing.opened:
             self._planned.extend(unfolded(opened, int(kinds[opened.kind]), classes))
-        failed = []
-        for portion in (one for whole in portions for one in whole.everyone):
-            if portion.keys:
-                wish = portion.wish
-                rules = self._domain_rules(wish)
-                record(rules, portion.pins, -len(portion.keys))
-                for group in wish.owned:
-                    if portion.unit > 1 and group.per_node and group.kind is Kind.AFFINITY:
-                        group.counts[NEW_NODE] -= len(portion.keys)
-                failed.append(replace(wish, keys=list(portion.keys)))
-        return failed
+        everyone = [one for whole in portions for one in whole.everyone]
+        return [self._withdrawn(one, one.keys) for one in everyone if one.keys]
+
+    def _withdrawn(self, portion: Portion, keys: Sequence[str]) -> Wish:
+        """Count pods no longer where they were to go; return them as a wish."""
+        record(self._domain_rules(portion.wish), portion.pins, -len(keys))
+        for group in portion.wish.owned:
+            if portion.unit > 1 and group.per_node and group.kind is Kind.AFFINITY:
+                group.counts[NEW_NODE] -= len(keys)
+        return replace(portion.wish, keys=list(keys))
+
+    def _taken_back(self, first: int) -> list[Wish]:
+        """Take pods of this round back, the last first, that those left behind have put in
+        the wrong: their spread is uneven now, or nobody came whom they look for.
+
+        `first` is the place of the first node planned in this round. Of pods that share
+        their node with certain others all are taken back.
+        """
+        back: list[Wish] = []
+        planned = self._planned[first:]
+        found = True
+        while found:
+            found = False
+            for portion, index in reversed(self._filled):
+                wrong = self._misplaced(portion, portion.keys)
+                if wrong:
+                    back.append(self._off_node(portion, index, wrong))
+                    found = True
+            for node in reversed(planned):
+                for portion, keys in node.members:
+                    wrong = self._misplaced(portion, keys)
+                    if wrong and node.is_bound:
+                        back += [self._withdrawn(*member) for member in node.members]
+                        node.members.clear()
+                        found = True
+                        break
+                    if wrong:
+                        back.append(self._withdrawn(portion, keys[-wrong:]))
+                        del keys[-wrong:]
+                        found = True
+        for node in planned:
+            if not node.number:
+                self._left = self._left + self._consumption[node.kind]
+        self._planned[first:] = [node for node in planned if node.number]
+        return back
+
+    def _misplaced(self, portion: Portion, keys: Sequence[str]) -> int:
+        """Return how many of these pods must go for the others to be where they may."""
+        rules, count = self._domain_rules(portion.wish), 0
+        while count < len(keys) and is_misplaced(portion.pins, rules):
+            record(rules, portion.pins, -1)
+            count += 1
+        record(rules, portion.pins, count)
+        return count
+
+    def _off_node(self, portion: Portion, index: int, count: int) -> Wish:
+        wish, taken = portion.wish, portion.keys[-count:]
+        del portion.keys[-count:]
+        held = self._existing[self._nodes.all[index].name]
+        held[:] = [key for key in held if key not in taken]
+        self._nodes.put(index, -wish.size * count, ())
+        self._crowds.put(wish, index, -count)
+        return self._withdrawn(portion, taken)
 
     def _classes(self, portions: Sequence[Portion]) -> list[list[Portion]]:
         """Bring together the portions that packing cannot tell apart."""

@@ -102,16 +102,29 @@ def strain(everyone: Iterable[Rules]) -> int:
     for group, own, universe in {one for rules in everyone for one in rules.owned}:
         least = _least(group, universe)
         for domain, owners in group.owners.items():
-            count = group.counts[domain]
-            if owners <= 0:
-                continue
-            if group.kind is Kind.SPREAD:
-                broken += max(count - least - group.max_skew, 0)
-            elif group.kind is Kind.ANTI_AFFINITY:
-                broken += max(count - own, 0)
-            else:
-                broken += owners * (count <= 0)
+            if owners > 0:
+                broken += min(_excess(group, domain, own=own, least=least), owners)
     return broken
+
+
+def is_misplaced(pins: Pins, rules: Rules) -> bool:
+    """Whether a pod in these domains breaks a rule of its own about them."""
+    domains = dict(pins)
+    return any(
+        _excess(group, domains[group.key], own=own, least=_least(group, universe)) > 0
+        for group, own, universe in rules.owned
+        if group.key in domains
+    )
+
+
+def _excess(group: Group, domain: str, *, own: bool, least: int) -> int:
+    """Return how many owners in a domain should not be there, however they got there."""
+    count = group.counts[domain]
+    if group.kind is Kind.SPREAD:
+        return max(count - least - group.max_skew, 0)
+    if group.kind is Kind.ANTI_AFFINITY:
+        return max(count - own, 0)
+    return 0 if count > 0 else group.owners[domain]
 
 
 def _best(options: Sequence[Option], rules: Rules) -> Option | None:

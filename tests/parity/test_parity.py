@@ -27,7 +27,6 @@ TEAM = "example.com/team"
 
 
 OPEN = {
-    85: "a zone spread counts pods of others that kube-scheduler may bind later",
     264: "62 of one group stay behind for a zone spread",
 }
 """Worlds in which the engine still breaks a rule or leaves a pod over, by seed: debts, each to be

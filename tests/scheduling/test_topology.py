@@ -150,6 +150,45 @@ def test_a_zone_outside_of_the_pods_reach_counts_only_if_somebody_opens_it() -> 
     assert len(beside.unschedulable) == 4
 
 
+def test_a_spread_stays_even_where_limits_leave_pods_behind() -> None:
+    bare = make_type("two", cpu="2", memory="8Gi", zones=["zone-a", "zone-b"])
+    node = make_node("a", zone="zone-a", cpu="3", memory="32Gi")
+    pods = make_pods(6, labels=WEB, cpu="1500m", spreads=[spread(WEB)])
+    pool = make_nodepool(limits={"cpu": "2"})
+
+    results = schedule_on(make_snapshot(pool, types=[bare], nodes=[node]), pods)
+
+    assert len(results.existing_nodes["a"]) == 2
+    assert len(results.new_nodes) == 1
+
+
+def test_pods_on_nodes_are_taken_back_when_limits_leave_their_spread_uneven() -> None:
+    bare = make_type("two", cpu="2", memory="8Gi", zones=["zone-b"])
+    nodes = [
+        make_node("a", zone="zone-a", cpu="8", memory="32Gi"),
+        make_node("b", zone="zone-b", cpu="1m"),
+    ]
+    pods = make_pods(6, labels=WEB, cpu="1500m", spreads=[spread(WEB)])
+    pool = make_nodepool(limits={"cpu": "3"})
+
+    results = schedule_on(make_snapshot(pool, types=[bare], nodes=nodes), pods)
+
+    assert len(results.existing_nodes["a"]) == 2
+    assert [len(node.pods) for node in results.new_nodes] == [1]
+    assert len(results.unschedulable) == 3
+
+
+def test_pods_do_not_follow_those_that_limits_leave_behind() -> None:
+    small = make_type("small", cpu="2", memory="8Gi")
+    pool = make_nodepool(limits={"cpu": "2"})
+    sought = make_pod(labels=WEB, cpu="1500m", priority=-1)
+    fan = make_pod(cpu="1500m", affinity=[near(WEB)])
+
+    results = schedule_on(make_snapshot(pool, types=[small]), [sought, fan])
+
+    expect_unschedulable(results, fan)
+
+
 def test_a_node_with_room_comes_before_a_new_one_in_a_zone_as_empty() -> None:
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", zone="zone-x")])
     (pod,) = make_pods(1, labels=WEB, spreads=[spread(WEB)])
