@@ -156,6 +156,8 @@ class Cluster:
             self._unindex(kind, key, before)
         self._objects[kind][key] = value
         self._index(kind, key, value)
+        if kind == kinds.POD:
+            self._waiting.change(before, cast(Pod, value))
         self._tell(kind, before, value)
 
     def insert_claim(self, claim: NodeClaim) -> None:
@@ -387,6 +389,8 @@ class Cluster:
     def _remove(self, kind: Kind[Any], key: str) -> None:
         value = self._objects[kind].pop(key)
         self._unindex(kind, key, value)
+        if kind == kinds.POD:
+            self._waiting.change(value, None)
         if kind in (kinds.NODE, kinds.NODE_CLAIM):
             self._marked.discard(key)
             self._nominated.pop(key, None)
@@ -400,10 +404,7 @@ class Cluster:
 
     def _index(self, kind: Kind[Any], key: str, value: Any) -> None:
         if kind == kinds.POD:
-            if value.spec.node_name:
-                self._pods_by_node.setdefault(value.spec.node_name, {})[key] = value
-            else:
-                self._waiting.put(value)
+            _put(self._pods_by_node, value.spec.node_name, key, value)
         elif kind == kinds.NODE:
             _put(self._nodes_by_provider_id, value.spec.provider_id, key, value)
         elif kind == kinds.NODE_CLAIM:
@@ -412,7 +413,6 @@ class Cluster:
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
         if kind == kinds.POD:
             _drop(self._pods_by_node, value.spec.node_name, key)
-            self._waiting.drop(value)
         elif kind == kinds.NODE:
             _drop(self._nodes_by_provider_id, value.spec.provider_id, key)
         elif kind == kinds.NODE_CLAIM:

@@ -1,60 +1,73 @@
 """The pods that wait for a node somebody has to make.
 
-kube-scheduler says so pod by pod, and for hundreds it takes seconds. What it said of one
-holds for those that their owner made from the same template: they wait as well.
+kube-scheduler says so pod by pod, and for hundreds it takes seconds. What it says of one
+holds for those that their owner made from the same template and that were there by then:
+they wait as well. Of pods that come later it says nothing: room may have turned up.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from controller.apis.pods import Pod
 from controller.state.pods import is_provisionable, is_untried
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    pod: Pod
+    turn: int
 
 
 class Waiting:
     """Pods that kube-scheduler found no node for, and their untried twins; by `namespace/name`."""
 
     def __init__(self) -> None:
+        self._turn = 0
         self._refused: dict[str, Pod] = {}
-        self._untried: dict[str, Pod] = {}
-        self._refused_of: dict[str, dict[str, Pod]] = {}
+        self._untried: dict[str, _Seen] = {}
+        self._last_refusal: dict[str, _Seen] = {}  # by owner
+        self._foreseen: set[str] = set()
 
-    def put(self, pod: Pod) -> None:
-        """Take in a pod, whether it waits or not."""
-        if is_provisionable(pod):
-            self._refused[pod.key] = pod
-            self._refused_of.setdefault(_owner(pod), {})[pod.key] = pod
-        elif is_untried(pod):
-            self._untried[pod.key] = pod
-
-    def drop(self, pod: Pod) -> None:
-        """Forget a pod, as it was put."""
-        self._untried.pop(pod.key, None)
-        if self._refused.pop(pod.key, None) is not None:
-            siblings = self._refused_of[_owner(pod)]
-            del siblings[pod.key]
-            if not siblings:
-                del self._refused_of[_owner(pod)]
+    def change(self, before: Pod | None, after: Pod | None) -> None:
+        """Follow one pod from one state to the next; None is not there."""
+        self._turn += 1
+        key = after.key if after is not None else before.key if before is not None else ""
+        seen = self._untried.pop(key, None)
+        refused_before = self._refused.pop(key, None)
+        if after is not None and is_provisionable(after):
+            self._refused[key] = after
+            if refused_before is None:
+                if seen is not None and self._has_refused_twin(seen):
+                    self._foreseen.add(key)
+                self._last_refusal[_owner(after)] = _Seen(after, self._turn)
+            return
+        self._foreseen.discard(key)
+        if after is not None and is_untried(after):
+            is_same = seen is not None and seen.pod.metadata.uid == after.metadata.uid
+            turn = seen.turn if seen is not None and is_same else self._turn
+            self._untried[key] = _Seen(after, turn)
+        if refused_before is not None:
+            last = self._last_refusal.get(_owner(refused_before))
+            if last is not None and last.pod.key == key:
+                del self._last_refusal[_owner(refused_before)]
 
     def all(self) -> tuple[Pod, ...]:
         """Return the pods that wait, by name."""
-        twins = {key: pod for key, pod in self._untried.items() if self._has_refused_twin(pod)}
+        twins = {k: seen.pod for k, seen in self._untried.items() if self._has_refused_twin(seen)}
         found = self._refused | twins
         return tuple(found[key] for key in sorted(found))
 
     def is_news(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether a change, already put, tells of a pod that waits and was not known to.
-
-        That a pod is refused whose twin was refused before is no news.
-        """
-        if after is None or not (is_provisionable(after) or self._has_refused_twin(after)):
+        """Whether a change that has been followed tells of a pod that was not known to wait."""
+        if after is None or not is_provisionable(after):
             return False
-        return before is None or not is_untried(before) or not self._has_refused_twin(before)
+        was_untried = before is not None and is_untried(before)
+        return not (was_untried and after.key in self._foreseen)
 
-    def _has_refused_twin(self, pod: Pod) -> bool:
-        siblings = self._refused_of.get(_owner(pod), {}) if _owner(pod) else {}
-        others = (other for key, other in siblings.items() if key != pod.key)
-        twin = next(others, None)
-        return is_untried(pod) and twin is not None and twin.spec == pod.spec
+    def _has_refused_twin(self, seen: _Seen) -> bool:
+        last = self._last_refusal.get(_owner(seen.pod)) if _owner(seen.pod) else None
+        return last is not None and last.turn > seen.turn and last.pod.spec == seen.pod.spec
 
 
 def _owner(pod: Pod) -> str:

@@ -21,13 +21,14 @@ def made(
     kind: str = "ReplicaSet",
     node: str = "",
     selector: str = "",
+    uid: str = "",
 ) -> Pod:
     reference = OwnerReference(api_version="apps/v1", kind=kind, name=owner, uid=f"uid-{owner}")
     return Pod(
         metadata=ObjectMeta(
             name=name,
             namespace="default",
-            uid=f"uid-{name}",
+            uid=uid or f"uid-{name}",
             owner_references=[reference] if owner else [],
         ),
         spec=PodSpec(node_name=node, node_selector={"disk": selector} if selector else {}),
@@ -35,18 +36,52 @@ def made(
     )
 
 
-def names(waiting: Waiting) -> list[str]:
-    return [pod.metadata.name for pod in waiting.all()]
+class Story:
+    """Pods as they change, one after another."""
+
+    def __init__(self) -> None:
+        self.waiting = Waiting()
+        self.pods: dict[str, Pod] = {}
+
+    def now(self, pod: Pod) -> bool:
+        """Let a pod be so; answer whether that makes it wait, as far as was known."""
+        before = self.pods.get(pod.key)
+        self.pods[pod.key] = pod
+        self.waiting.change(before, pod)
+        return self.waiting.is_news(before, pod)
+
+    def gone(self, pod: Pod) -> None:
+        """Let a pod go."""
+        self.waiting.change(self.pods.pop(pod.key), None)
+
+    def names(self) -> list[str]:
+        """Name the pods that wait."""
+        return [pod.metadata.name for pod in self.waiting.all()]
 
 
-def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused() -> None:
-    waiting = Waiting()
-    waiting.put(made("b"))
-    assert names(waiting) == []
+@pytest.fixture
+def story() -> Story:
+    return Story()
 
-    waiting.put(made("a", REFUSED))
 
-    assert names(waiting) == ["a", "b"]
+def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused(story: Story) -> None:
+    story.now(made("a"))
+    story.now(made("b"))
+    assert story.names() == []
+
+    story.now(made("a", REFUSED))
+
+    assert story.names() == ["a", "b"]
+
+
+def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(story: Story) -> None:
+    story.now(made("a", REFUSED))
+    story.now(made("b"))
+    assert story.names() == ["a"]
+
+    story.now(made("c", REFUSED))
+
+    assert story.names() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -59,53 +94,52 @@ def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused() -> No
         pytest.param(made("b", node="n1"), id="bound"),
     ],
 )
-def test_a_pod_does_not_wait_for_the_sake_of_a_refused_one_when_it_is(pod: Pod) -> None:
-    waiting = Waiting()
-    waiting.put(made("a", REFUSED))
-    waiting.put(pod)
-    assert names(waiting) == ["a"]
+def test_a_pod_does_not_wait_for_the_sake_of_a_refused_one_when_it_is(
+    story: Story, pod: Pod
+) -> None:
+    story.now(pod)
+    story.now(made("a", REFUSED))
+    assert story.names() == ["a"]
 
 
-def test_untried_pods_stop_waiting_with_the_last_refused_one() -> None:
-    waiting = Waiting()
-    refused, untried = made("a", REFUSED), made("b")
-    waiting.put(refused)
-    waiting.put(untried)
+def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_found_a_place(
+    story: Story,
+) -> None:
+    story.now(made("b"))
+    story.now(made("a", REFUSED))
 
-    waiting.drop(refused)
-    waiting.put(made("a", node="n1"))
+    story.now(made("a", node="n1"))
 
-    assert names(waiting) == []
-
-
-def test_a_refused_pod_without_an_owner_stands_for_nobody_else() -> None:
-    waiting = Waiting()
-    waiting.put(made("a", REFUSED, owner=""))
-    waiting.put(made("b", owner=""))
-    assert names(waiting) == ["a"]
+    assert story.names() == []
 
 
-def test_the_refusal_of_a_twin_that_waits_already_is_no_news() -> None:
-    waiting = Waiting()
-    first, second = made("a"), made("b")
-    waiting.put(first)
-    waiting.put(second)
-    assert not waiting.is_news(None, second)
+def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_gone(story: Story) -> None:
+    story.now(made("b"))
+    story.now(made("a", REFUSED))
 
-    refused = made("a", REFUSED)
-    waiting.drop(first)
-    waiting.put(refused)
-    assert waiting.is_news(first, refused)
+    story.gone(made("a", REFUSED))
 
-    refused_too = made("b", REFUSED)
-    waiting.drop(second)
-    waiting.put(refused_too)
-    assert not waiting.is_news(second, refused_too)
+    assert story.names() == []
 
 
-def test_a_new_twin_of_a_refused_pod_is_news() -> None:
-    waiting = Waiting()
-    waiting.put(made("a", REFUSED))
-    new = made("b")
-    waiting.put(new)
-    assert waiting.is_news(None, new)
+def test_a_refused_pod_without_an_owner_stands_for_nobody_else(story: Story) -> None:
+    story.now(made("b", owner=""))
+    story.now(made("a", REFUSED, owner=""))
+    assert story.names() == ["a"]
+
+
+def test_a_pod_that_takes_the_name_of_another_is_seen_from_then_on(story: Story) -> None:
+    story.now(made("b", uid="first"))
+    story.now(made("a", REFUSED))
+
+    story.now(made("b", uid="second"))
+
+    assert story.names() == ["a"]
+
+
+def test_the_refusal_of_a_pod_that_waits_already_is_no_news(story: Story) -> None:
+    assert not story.now(made("a"))
+    assert not story.now(made("b"))
+    assert story.now(made("a", REFUSED))
+    assert not story.now(made("b", REFUSED))
+    assert story.now(made("c", REFUSED))
