@@ -58,6 +58,13 @@ class Waiting:
         found = self._refused | twins
         return tuple(found[key] for key in sorted(found))
 
+    @property
+    def has_undecided(self) -> bool:
+        """Whether a pod is still to be tried that has a sibling for which there was no node."""
+        owners = {_owner(pod) for pod in self._refused.values()} - {""}
+        undecided = (seen for seen in self._untried.values() if _owner(seen.pod) in owners)
+        return any(not self._has_refused_twin(seen) for seen in undecided)
+
     def is_news(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a change that has been followed tells of a pod that was not known to wait."""
         if after is None or not is_provisionable(after):

@@ -221,6 +221,16 @@ async def test_a_window_that_is_open_is_not_cut_by_the_end_of_patience() -> None
     await batcher.wait(timedelta(milliseconds=1))
 
 
+async def test_a_window_stays_open_while_more_is_to_come() -> None:
+    batcher = Batcher(timedelta(milliseconds=1), timedelta(minutes=1))
+    answers = [True, True, False]
+    batcher.nudge("pod")
+
+    await batcher.wait(timedelta(seconds=10), lambda: answers.pop(0))
+
+    assert answers == []
+
+
 async def test_patience_ends_when_no_window_opens() -> None:
     batcher = Batcher(timedelta(milliseconds=20), timedelta(seconds=1))
     with pytest.raises(TimeoutError):

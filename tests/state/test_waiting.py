@@ -84,6 +84,24 @@ def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(story: Story) 
     assert story.names() == ["a", "b", "c"]
 
 
+def test_a_sibling_of_a_refused_pod_is_undecided_until_it_is_tried(story: Story) -> None:
+    story.now(made("a", REFUSED))
+    assert not story.waiting.has_undecided
+
+    story.now(made("b"))
+    assert story.waiting.has_undecided
+
+    story.now(made("b", node="n1"))
+    assert not story.waiting.has_undecided
+
+
+def test_pods_of_others_and_pods_that_wait_already_are_not_undecided(story: Story) -> None:
+    story.now(made("b"))
+    story.now(made("c", owner="others"))
+    story.now(made("a", REFUSED))
+    assert not story.waiting.has_undecided
+
+
 @pytest.mark.parametrize(
     "pod",
     [

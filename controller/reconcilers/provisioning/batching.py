@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -26,11 +27,13 @@ class Batcher:
             self._seen.add(uid)
             self._nudged.set()
 
-    async def wait(self, patience: timedelta) -> None:
+    async def wait(
+        self, patience: timedelta, more_to_come: Callable[[], bool] = lambda: False
+    ) -> None:
         """Return once a window has opened and closed; raises TimeoutError if none opens in time.
 
         A window that is open runs its course: patience that ended in the middle of it would
-        cut a batch in two.
+        cut a batch in two. So would a pause while there is `more_to_come`.
         """
         async with asyncio.timeout(patience.total_seconds()):
             await self._nudged.wait()
@@ -42,6 +45,7 @@ class Batcher:
                 async with asyncio.timeout(min(left, self.idle.total_seconds())):
                     await self._nudged.wait()
             except TimeoutError:
-                break
+                if not more_to_come():
+                    break
         self._nudged.clear()
         self._seen.clear()

@@ -85,7 +85,8 @@ class Provisioner:
     async def run_once(self) -> timedelta:
         """Wait for a batch, place it, write what it needs; returns when to begin again."""
         try:
-            await self.batcher.wait(SOON if self.plan.is_being_met else AGAIN)
+            patience = SOON if self.plan.is_being_met else AGAIN
+            await self.batcher.wait(patience, lambda: self.cluster.has_undecided_pods)
         except TimeoutError:
             # Nothing new; those that still wait get another look.
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
