@@ -79,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     _verb(verbs, "down", _down, "stop it, and prove that nothing is left")
     status = _verb(verbs, "status", _status, "show what runs")
     status.add_argument("--json", action="store_true", help="print what the owner wrote down")
-    demo = verbs.add_parser("demo", help="run the whole story, from pulumi up to pulumi destroy")
+    story = "run the whole story, from pulumi up to pulumi destroy"
+    demo = verbs.add_parser("demo", help=story, description=story)
     demo.set_defaults(verb=_demo)
     # What `up` leaves in the background; people have no use for it, so no help shows it.
     supervise = verbs.add_parser("supervise")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from moto import mock_aws
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +18,13 @@ def aws_cli(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{program.parent}")
     return program
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An AWS account of its own, with nothing in it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        yield

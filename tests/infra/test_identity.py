@@ -7,7 +7,6 @@ from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from infra.config import ConfigError
 from infra.identity import ForeignAssociationError, refuse_unusable_provider, remove_association
@@ -77,6 +76,7 @@ def test_an_association_of_somebody_else_is_named_and_stays() -> None:
     assert list(eks.associations) == [theirs]
 
 
+@pytest.mark.usefixtures("account")
 @pytest.mark.parametrize(
     ("wanted", "made_by", "advice"),
     [
@@ -86,10 +86,10 @@ def test_an_association_of_somebody_else_is_named_and_stays() -> None:
     ],
 )
 def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
-    wanted: Any, made_by: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
+    wanted: Any, made_by: str | None, advice: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        look(wanted, made_by, monkeypatch)
+        look(wanted, made_by)
 
     (problem,) = refused.value.problems
     assert f"joiner:oidcProvider='{wanted}' cannot be used" in problem
@@ -97,13 +97,12 @@ def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
     assert advice in problem
 
 
+@pytest.mark.usefixtures("account")
 @pytest.mark.parametrize(
     ("wanted", "made_by"), [("create", None), ("create", STACK), ("existing", "somebody")]
 )
-def test_a_provider_that_is_as_the_setting_says_is_not(
-    wanted: Any, made_by: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look(wanted, made_by, monkeypatch)
+def test_a_provider_that_is_as_the_setting_says_is_not(wanted: Any, made_by: str | None) -> None:
+    look(wanted, made_by)
 
 
 def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
@@ -111,14 +110,10 @@ def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
         refuse_unusable_provider("existing", place=PLACE, issuer="", stack=STACK, iam=None)
 
 
-def look(wanted: Any, made_by: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def look(wanted: Any, made_by: str | None) -> None:
     """Judge the setting in an account with the provider, if anybody made it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        iam = boto3.client("iam")
-        if made_by is not None:
-            tags = [{"Key": "joiner.dev/stack", "Value": made_by}]
-            iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)
-        refuse_unusable_provider(wanted, place=PLACE, issuer=ISSUER, stack=STACK, iam=iam)
+    iam = boto3.client("iam")
+    if made_by is not None:
+        tags = [{"Key": "joiner.dev/stack", "Value": made_by}]
+        iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)
+    refuse_unusable_provider(wanted, place=PLACE, issuer=ISSUER, stack=STACK, iam=iam)

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import boto3
 import pulumi
 import pytest
-from moto import mock_aws
 from pulumi.runtime import mocks as pulumi_mocks
 
 from controller.apis import kinds
@@ -79,16 +78,6 @@ class Region(pulumi_mocks.Mocks):
         }
         looked_up = {"id": args.args.get("id", ""), "tags": self.tags}
         return answers.get(args.token, looked_up), []
-
-
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The account as boto3 sees it; there is nothing in it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        yield
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.apiserver.port import ApiServer, Change
+from controller.kube import watching
 from controller.kube.access import TokenFile, from_kubeconfig
 from controller.kube.client import Client
 from testbed.cluster import Cluster
@@ -202,3 +203,32 @@ async def test_a_server_that_is_not_there_is_unavailable(cluster: Cluster) -> No
     async with Client(access) as api:
         with pytest.raises(UnavailableError):
             await api.create(kinds.NODE, {"metadata": {"name": "n"}})
+
+
+async def test_a_watch_of_what_never_changes_goes_on_without_a_word(
+    cluster: Cluster,
+    api: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(watching, "SILENCE_SECONDS", 1)
+    caplog.set_level("INFO", watching.__name__)
+    renewed = asyncio.Event()
+    answered = 0
+
+    def answer(_: str, status: int) -> None:
+        nonlocal answered
+        assert status == 200
+        answered += 1
+        if answered == 4:  # a list and three watches
+            renewed.set()
+
+    async with Client(from_kubeconfig(cluster.kubeconfig), observer=answer) as quiet:
+        told = asyncio.create_task(first(quiet.watch(kinds.STORAGE_CLASS), "ADDED", "late"))
+        async with asyncio.timeout(30):
+            await renewed.wait()
+        body = {"metadata": {"name": "late"}, "provisioner": "nobody"}
+        await api.create(kinds.STORAGE_CLASS, body)
+        assert (await told).metadata.name == "late"
+
+    assert [r for r in caplog.records if r.name == watching.__name__] == []
