@@ -150,6 +150,10 @@ class Solve:
         ).astype(np.float64)
         counts = [float(count) for _, count in catalog.reservations]
         self._left = np.concatenate([self._stock.left, np.array(counts, dtype=np.float64)])
+        # Memory is counted in thousandths of bytes; programs solve for what is about 1. By
+        # powers of two numbers come back as they went.
+        most = self._consumption.max(axis=0, initial=1.0)
+        self._limit_units = np.exp2(np.floor(np.log2(most)))
         self._no_room = np.zeros(len(self._nodes), dtype=np.int64)
         self._crowds = NodeCrowds(self._groups.all, self._nodes)
         self._attachments = Attachments(
@@ -581,7 +585,7 @@ class Solve:
         classes = self._classes(portions)
         problem, kinds = self._problem(classes)
         packing = pack(problem, refinements=self._settings.refinements, expired=self._expired)
-        self._left = packing.stock
+        self._left = packing.stock * self._limit_units
         # What is packed later might have shared the nodes packed before, so that only
         # the greatest of the bounds holds for all.
         self._bound = max(self._bound, packing.bound)
@@ -702,8 +706,8 @@ class Solve:
             allowed=allowed,
             labelled=labelled[:, kinds],
             rules=self._node_rules(classes),
-            consumption=consumption[kinds],
-            stock=self._left.copy(),
+            consumption=consumption[kinds] / self._limit_units,
+            stock=self._left / self._limit_units,
         )
         return problem, kinds
 
@@ -778,7 +782,7 @@ class Solve:
             nodes = again.nodes
             made = np.where(nodes.kind < 0, -1, kinds[nodes.kind])
             self._planned = families.named(made.tolist(), nodes.pods[:, : len(rules)])
-            self._left = nodes.stock
+            self._left = nodes.stock * self._limit_units
 
     def _in_all_domains(self, portion: Portion) -> list[Portion]:
         """Return a portion, first of all as it is, in each combination of domains in which

@@ -21,6 +21,7 @@ from tests.builders import (
     make_snapshot,
     make_type,
     make_types,
+    near,
     needs,
     taint,
     tolerate,
@@ -377,3 +378,24 @@ def test_many_pods_of_few_sizes_fill_whole_nodes_to_the_brim() -> None:
     # 60 × (3 + 1) and 40 × (1.5 + 2.5): every other pairing wastes room.
     expect_scheduled(results)
     expect_nodes(results, 100)
+
+
+def test_limits_of_memory_leave_room_for_as_many_nodes_as_they_say() -> None:
+    kind = make_type(
+        "four",
+        memory="16Gi",
+        offerings=[
+            make_offering("zone-b", labels.SPOT, 0.38024),
+            make_offering("zone-c", labels.SPOT, 0.315164),
+        ],
+        overhead={"cpu": "100m", "memory": "10Mi"},
+    )
+    pool = make_nodepool(limits={"memory": "64Gi"})
+    friend = {"app": "friend"}
+    pods = [
+        make_pod(cpu="3", memory="12000Mi", host_ports=[8080]),
+        make_pod(cpu="250m", memory="500Mi", labels=friend),
+        make_pod(cpu="500m", memory="3500Mi", affinity=[near(friend)]),
+    ]
+
+    expect_scheduled(schedule_on(pool, pods, types=[kind]))
