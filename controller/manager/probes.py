@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 import prometheus_client
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from controller.manager import profiling
 
@@ -54,7 +58,9 @@ def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.
     """Return the page that is scraped, and where asked the profiles beside it."""
 
     async def page(_: web.Request) -> web.Response:
-        body = prometheus_client.generate_latest(registry)
+        # Read here, where nothing changes meanwhile; many series take long to write down.
+        found = _Collected(list(registry.collect()))
+        body = await asyncio.to_thread(prometheus_client.generate_latest, found)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     application = web.Application()
@@ -62,6 +68,16 @@ def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.
     if with_profiles:
         profiling.add_to(application)
     return application
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected(Collector):
+    """Metrics as they were at one moment."""
+
+    metrics: Sequence[Metric]
+
+    def collect(self) -> Sequence[Metric]:
+        return self.metrics
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
