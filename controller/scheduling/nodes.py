@@ -166,6 +166,7 @@ class Nodes:
             runs = self.meeting(daemon.alternatives) & self.tolerated(daemon.tolerations)
             for index in np.flatnonzero(runs).tolist():
                 parts[index].append(daemon.requests)
+                self.ports[index].extend(daemon.ports)
         return [resources.total(part) for part in parts]
 
 

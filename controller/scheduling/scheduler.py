@@ -28,6 +28,7 @@ from controller.scheduling.claims import Claims
 from controller.scheduling.crowds import NodeCrowds, clashes
 from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, Vector
 from controller.scheduling.encoding import catalog as encoded
+from controller.scheduling.giveaways import overstatement, visible
 from controller.scheduling.kinds import undominated
 from controller.scheduling.limits import stock as stock_of
 from controller.scheduling.market import Market, market
@@ -154,6 +155,10 @@ class Solve:
         # powers of two numbers come back as they went.
         most = self._consumption.max(axis=0, initial=1.0)
         self._limit_units = np.exp2(np.floor(np.log2(most)))
+        self._prices = visible(self._market.price)
+        bought = self._market.price[held < 0]
+        self._overstated = overstatement(self._market.price, sum(counts))
+        self._overstated += overstatement(bought, len(pods))
         self._no_room = np.zeros(len(self._nodes), dtype=np.int64)
         self._crowds = NodeCrowds(self._groups.all, self._nodes)
         self._attachments = Attachments(
@@ -588,7 +593,7 @@ class Solve:
         self._left = packing.stock * self._limit_units
         # What is packed later might have shared the nodes packed before, so that only
         # the greatest of the bounds holds for all.
-        self._bound = max(self._bound, packing.bound)
+        self._bound = max(self._bound, packing.bound - self._overstated)
         for opened in packing.opened:
             self._planned.extend(unfolded(opened, int(kinds[opened.kind]), classes))
         everyone = [one for whole in portions for one in whole.everyone]
@@ -694,7 +699,7 @@ class Solve:
         kinds = np.union1d(kinds, keep)
         demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
         allowed = allowed[:, kinds]
-        prices = market_.price[kinds]
+        prices = self._prices[kinds]
         alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
         penalty = 10.0 * np.where(np.isfinite(alone), alone, 1.0)
         problem = Problem(

@@ -104,3 +104,31 @@ def test_pods_that_refuse_reserved_capacity_get_none() -> None:
     results = schedule_on(make_nodepool(), pods, types=[machine("m", reserved("cr", 5))])
 
     assert bought(results) == {labels.ON_DEMAND: 2}
+
+
+def test_what_costs_next_to_nothing_still_holds_pods() -> None:
+    """Karpenter prices reserved capacity at a ten-millionth of its price on demand."""
+    for price in (5e-9, 0.0):
+        paid = make_offering("zone-a", labels.RESERVED, price, reservation="cr", count=1)
+
+        results = schedule_on(make_nodepool(), make_pods(1), types=[machine("m", paid)])
+
+        expect_scheduled(results)
+        assert bought(results) == {"cr": 1}
+        assert results.cost == price
+        assert results.lower_bound <= results.cost
+
+
+def test_of_two_reservations_the_smaller_machine_is_taken() -> None:
+    large = make_type(
+        "l",
+        cpu="32",
+        offerings=[make_offering("zone-a", labels.RESERVED, 1e-7, reservation="large", count=1)],
+    )
+    small = machine(
+        "s", make_offering("zone-a", labels.RESERVED, 1e-8, reservation="small", count=1)
+    )
+
+    results = schedule_on(make_nodepool(), make_pods(1), types=[large, small])
+
+    assert bought(results) == {"small": 1}

@@ -320,6 +320,17 @@ def test_a_pod_keeps_off_the_nodes_where_a_daemon_takes_its_host_port() -> None:
     assert any_.instance_types == ("x86", "arm")
 
 
+def test_a_daemon_still_to_come_has_its_host_port_kept_on_nodes_that_exist() -> None:
+    daemon = make_daemonset(host_ports=[8080])
+    snapshot = make_snapshot(nodes=[make_node("a")], daemon_sets=(daemon,))
+    taken, free = make_pod(host_ports=[8080]), make_pod(host_ports=[8081])
+
+    results = schedule_on(snapshot, [taken, free])
+
+    expect_on_existing(results, "a", [free])
+    expect_unschedulable(results, taken)
+
+
 def test_every_port_of_a_daemon_on_the_network_of_the_host_is_taken() -> None:
     container = {"name": "agent", "ports": [{"containerPort": 9100}]}
     daemon = make_daemonset(spec={"hostNetwork": True, "containers": [container]})
