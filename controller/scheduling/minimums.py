@@ -41,8 +41,10 @@ def flexible_room(
             inside = np.flatnonzero(market.pool_of_variant[market.variant_of] == number)
             for size in sizes:
                 if not (result[inside] >= size).all(axis=1).any():
+                    # As many types as hold the pod stay on its claim, whoever comes beside it.
                     holding = inside[(room[inside] >= size).all(axis=1)]
-                    result[holding] = np.maximum(result[holding], size)
+                    least = room[holding].min(axis=0, initial=np.inf)
+                    result[holding] = np.maximum(result[holding], least)
     return result
 
 
