@@ -24,6 +24,7 @@ from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from controller.state.world import load
 from tests.parity import wishes
+from tests.parity.overlaying import overlaid
 from tests.parity.validator import Finding, findings, key_of
 
 World = Mapping[str, Any]
@@ -66,7 +67,7 @@ def asked(world: World, their: Answer, *, features: Sequence[str] = ()) -> Verdi
 
 def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
     """Compare two answers to a world whose types are written out."""
-    types = world["instanceTypes"]
+    types = overlaid(world)
     failures = [f"rule broken: {one}" for one in findings(world, our, types)]
     differences: list[str] = []
     if "error" in their:

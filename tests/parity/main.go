@@ -35,9 +35,13 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -55,6 +59,7 @@ type World struct {
 	NodeClaims             []*v1.NodeClaim                 `json:"nodeClaims"`
 	NodePools              []*v1.NodePool                  `json:"nodePools"`
 	DaemonSets             []*appsv1.DaemonSet             `json:"daemonSets"`
+	NodeOverlays           []*v1alpha1.NodeOverlay         `json:"nodeOverlays"`
 	Namespaces             []*corev1.Namespace             `json:"namespaces"`
 	PersistentVolumes      []*corev1.PersistentVolume      `json:"persistentVolumes"`
 	PersistentVolumeClaims []*corev1.PersistentVolumeClaim `json:"persistentVolumeClaims"`
@@ -90,6 +95,7 @@ func main() {
 	many := flag.Bool("batch", false, "read worlds from standard input, one after another")
 	flag.Parse()
 	log.SetLogger(logging.NopLogger)
+	cloudprovider.ReservationIDLabel = "karpenter.k8s.aws/capacity-reservation-id"
 	if *many {
 		if err := batch(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "parity:", err)
@@ -185,10 +191,17 @@ func solve(world World, instanceTypes []*cloudprovider.InstanceType) (*Answer, e
 	ctx := options.ToContext(
 		injection.WithControllerName(context.Background(), "provisioner"), settings(world.Settings))
 	kube, waiting := cluster(world)
-	provider := &catalogue{instanceTypes: instanceTypes}
+	var provider cloudprovider.CloudProvider = &catalogue{instanceTypes: instanceTypes}
 	mirror := state.NewCluster(clock.RealClock{}, kube, provider)
 	if err := fill(ctx, mirror, world); err != nil {
 		return nil, err
+	}
+	if len(world.NodeOverlays) > 0 {
+		overlaid, err := overlays(ctx, kube, provider, mirror)
+		if err != nil {
+			return nil, fmt.Errorf("overlays: %w", err)
+		}
+		provider = overlaid
 	}
 	provisioner := provisioning.NewProvisioner(
 		kube, events.NewRecorder(&record.FakeRecorder{}), provider, mirror, clock.RealClock{}, nil, nil)
@@ -212,6 +225,18 @@ func solve(world World, instanceTypes []*cloudprovider.InstanceType) (*Answer, e
 	}
 	answer.Seconds, answer.SetupSeconds = solved.Sub(prepared).Seconds(), prepared.Sub(began).Seconds()
 	return answer, nil
+}
+
+// overlays has Karpenter evaluate the world's overlays, and returns the cloud as it is under them.
+func overlays(
+	ctx context.Context, kube client.Client, provider cloudprovider.CloudProvider, mirror *state.Cluster,
+) (cloudprovider.CloudProvider, error) {
+	store := nodeoverlay.NewInstanceTypeStore()
+	evaluation := nodeoverlay.NewController(clock.RealClock{}, kube, provider, store, mirror)
+	if _, err := evaluation.Reconcile(ctx, reconcile.Request{}); err != nil {
+		return nil, err
+	}
+	return overlay.Decorate(provider, kube, store), nil
 }
 
 // validated sorts out the pods that the provisioner ignores before it schedules.
@@ -245,6 +270,7 @@ func solverOptions(ctx context.Context) []scheduling.Options {
 
 func settings(given map[string]string) *options.Options {
 	chosen := test.Options()
+	chosen.FeatureGates.NodeOverlay = true
 	if policy, ok := given["PREFERENCE_POLICY"]; ok {
 		chosen.PreferencePolicy = options.PreferencePolicy(policy)
 	}

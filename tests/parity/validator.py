@@ -29,6 +29,7 @@ Amounts = dict[str, int]
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
+RESERVATION = "karpenter.k8s.aws/capacity-reservation-id"
 NODE_POOL = "karpenter.sh/nodepool"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -282,7 +283,9 @@ class Volumes:
                 yield name, self._claims.get(name, {"spec": {}})
             elif "ephemeral" in volume:
                 name = f"{namespace}/{pod['metadata']['name']}-{volume['name']}"
-                yield name, volume["ephemeral"]["volumeClaimTemplate"]
+                made = self._claims.get(name, {"spec": {}})
+                is_bound = bool(made["spec"].get("volumeName"))
+                yield name, made if is_bound else volume["ephemeral"]["volumeClaimTemplate"]
 
     def reachable(self, pod: Object, machine: Machine) -> bool:
         """Whether every volume of the pod is, or can be made, where the machine is."""
@@ -731,12 +734,34 @@ class Trial:
             largest = most(*(amounts(one.kind["capacity"]) for one in open_))
             drawn[name] = plus(drawn[name], largest)
             self._template_rules(index, open_)
+            if "replicas" in self._pools[name]["spec"]:
+                self._report("static pool", f"new node {index}", f"of {name}")
+        self._reservations()
         for name, pool in self._pools.items():
             if not any(one["nodePool"] == name for one in self._answer["newNodes"]):
                 continue
             for resource, limit in amounts(pool["spec"].get("limits")).items():
                 if resource != "nodes" and drawn[name].get(resource, 0) > limit:
                     self._report("limit", name, f"{resource}: {drawn[name][resource] / ONE}")
+
+    def _reservations(self) -> None:
+        """No set of reservations has fewer instances than there are nodes that need one of them."""
+        counts = {
+            place[RESERVATION]: offering.get("reservationCapacity", 0)
+            for kind in self._types.values()
+            for offering in kind["offerings"]
+            if RESERVATION in (place := offering["requirements"])
+        }
+        asked = [
+            frozenset(term["values"])
+            for node in self._answer["newNodes"]
+            for term in node["requirements"]
+            if term["key"] == RESERVATION and term["operator"] == "In"
+        ]
+        for named in set(asked):
+            number = sum(one <= named for one in asked)
+            if number > sum(counts.get(one, 0) for one in named):
+                self._report("reservation", ", ".join(sorted(named)), f"{number} nodes")
 
     def _in_flight(self) -> list[Object]:
         there = {one["spec"].get("providerID") for one in self._world.get("nodes", [])}

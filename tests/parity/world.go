@@ -21,6 +21,7 @@ import (
 	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
 	kwokoptions "sigs.k8s.io/karpenter/kwok/options"
 	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	requirements "sigs.k8s.io/karpenter/pkg/scheduling"
 )
@@ -54,12 +55,14 @@ func cluster(world World) (client.Client, []*corev1.Pod) {
 	objects = append(objects, all(world.Nodes)...)
 	objects = append(objects, all(world.NodeClaims)...)
 	objects = append(objects, all(world.DaemonSets)...)
+	objects = append(objects, all(world.NodeOverlays)...)
 	objects = append(objects, all(world.Namespaces)...)
 	objects = append(objects, all(world.PersistentVolumes)...)
 	objects = append(objects, all(world.PersistentVolumeClaims)...)
 	objects = append(objects, all(world.StorageClasses)...)
 	objects = append(objects, all(world.CSINodes)...)
 	kube := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.NodeOverlay{}).
 		WithInterceptorFuncs(interceptor.Funcs{Get: get}).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{o.(*corev1.Pod).Spec.NodeName}
@@ -127,6 +130,7 @@ type wireOffering struct {
 	Requirements map[string]string `json:"requirements"`
 	Price        float64           `json:"price"`
 	Available    *bool             `json:"available"`
+	Reserved     int               `json:"reservationCapacity"`
 }
 
 // readInstanceTypes takes types written out, or a file in the layout of Karpenter's kwok provider.
@@ -171,7 +175,8 @@ func instanceType(wire wireType) *cloudprovider.InstanceType {
 		}
 		offerings = append(offerings, &cloudprovider.Offering{
 			Requirements: labels, Price: offering.Price,
-			Available: offering.Available == nil || *offering.Available})
+			Available:           offering.Available == nil || *offering.Available,
+			ReservationCapacity: offering.Reserved})
 	}
 	for key, list := range values {
 		if !known.Has(key) {

@@ -21,6 +21,15 @@ from tests.parity.generated.nodes import (
 )
 from tests.parity.generated.pools import limits, min_values, pool_requirements, weights
 from tests.parity.generated.room import containers, daemons, host_ports, impossible, odd_resources
+from tests.parity.generated.seldom import (
+    bending_minimums,
+    overlays,
+    ports_of_daemons,
+    reservations,
+    resizes,
+    static_pools,
+    volumes_made_before,
+)
 from tests.parity.generated.topology import (
     anti_affinity,
     hostname_spread,
@@ -77,6 +86,21 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
+SELDOM: tuple[Feature, ...] = (
+    reservations,
+    static_pools,
+    overlays,
+    resizes,
+    ports_of_daemons,
+    volumes_made_before,
+    bending_minimums,
+)
+"""What few clusters have; in worlds of their own, each beside a few of the others."""
+
+SELDOM_FROM = 1_000_000
+"""The first seed of those worlds."""
+
+
 def world(seed: int) -> World:
     """Return the world of a seed."""
     chance = random.Random(seed)
@@ -103,6 +127,9 @@ def features(seed: int) -> tuple[str, ...]:
 def _chosen(seed: int) -> list[Feature]:
     """One feature in turn, so that none is forgotten, and up to three by chance."""
     chance = random.Random(f"features of {seed}")
+    if seed >= SELDOM_FROM:
+        seldom = SELDOM[(seed - SELDOM_FROM) % len(SELDOM)]
+        return [seldom, *chance.sample(FEATURES, chance.randint(0, 2))]
     first = FEATURES[seed % len(FEATURES)]
     others = [one for one in FEATURES if one is not first]
     return [first, *chance.sample(others, chance.randint(0, 3))]
