@@ -24,6 +24,7 @@ from rich.table import Table
 from controller.scheduling import encoding, reporter
 from controller.scheduling.answers import answer
 from controller.scheduling.buffers import Fill, apart
+from controller.scheduling.devices import promised
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
@@ -58,9 +59,21 @@ def read(path: Path) -> worlds.World:
     try:
         named = worlds.types_file(content) if isinstance(content, Mapping) else None
         types = _json(path.parent / named) if named else None
-        return worlds.load(content, types=types)
+        world = worlds.load(content, types=types)
+        _check_devices(world)
     except WorldError as error:
         raise QuestionError(f"{path}: {error}") from error
+    return world
+
+
+def _check_devices(world: worlds.World) -> None:
+    for types in world.snapshot.instance_types.values():
+        for one in types:
+            try:
+                promised(one.dynamic_resources, "")
+            except ValueError as error:
+                where = f"instanceTypes {one.name}: dynamicResources"
+                raise WorldError(f"{where}: {error}") from error
 
 
 def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0) -> Solved:

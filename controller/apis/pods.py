@@ -200,6 +200,13 @@ class ContainerStatus(Wire):
     ready: bool = False
 
 
+class PodResourceClaimStatus(Wire):
+    """The claim that was made for a pod from a template; no name says that none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodStatus(Wire):
     """Where a pod is in its life."""
 
@@ -209,6 +216,7 @@ class PodStatus(Wire):
     start_time: datetime | None = None
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
+    resource_claim_statuses: list[PodResourceClaimStatus] = []
     resources: ResourceRequirements | None = None
 
 

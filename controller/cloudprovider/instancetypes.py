@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.apis import labels
+from controller.apis.devices import DynamicResources
 from controller.apis.taints import Requirement
 from controller.constraints.resources import Resources, less
+
+NO_DEVICES = DynamicResources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class InstanceType:
     attribute it does not have is `DoesNotExist`). `capacity` is all of the
     machine, `overhead` what the system keeps (kube-reserved, system-reserved,
     eviction threshold), both in thousandths of their unit; `capacity_overlaid` when a
-    NodeOverlay added to what it has.
+    NodeOverlay added to what it has. `dynamic_resources` are the devices that drivers
+    will publish on its nodes.
     """
 
     name: str
@@ -52,6 +56,7 @@ class InstanceType:
     capacity: Resources
     overhead: Resources = field(default_factory=dict)
     capacity_overlaid: bool = False
+    dynamic_resources: DynamicResources = NO_DEVICES
 
     @property
     def allocatable(self) -> dict[str, int]:

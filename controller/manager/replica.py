@@ -141,6 +141,7 @@ class Replica:
         settings = Settings(
             preference_policy=self._options.preference_policy,
             min_values_policy=self._options.min_values_policy,
+            ignore_dra_requests=self._options.ignore_dra_requests,
         )
         timed = TimedSolve(solver, settings, self._options.solve_time_limit)
         return SpreadingSolve(timed, self._spreads)

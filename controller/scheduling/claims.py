@@ -93,6 +93,7 @@ class Claims:
         requests: Resources,
         promised: frozenset[int],
         drawn: Vector,
+        annotations: Mapping[str, str],
         barred: Mask | None = None,
     ) -> NewNode | None:
         """Return the claim for these pods, or None when no type list satisfies the pool.
@@ -130,9 +131,9 @@ class Claims:
                 if amount
             },
             labels=terms.labels,
-            annotations={MIN_VALUES_KEPT: str(relaxed).lower()}
+            annotations={**annotations, MIN_VALUES_KEPT: str(relaxed).lower()}
             if terms.pool.minimums and policy == BEST_EFFORT
-            else {},
+            else annotations,
         )
 
     def _known_terms(

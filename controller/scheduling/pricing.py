@@ -71,6 +71,14 @@ class Guide:
     samples: Samples
 
 
+def lower_bound(problem: Problem) -> float:
+    """Return what no set of nodes for the demand costs less than; 0 if some of it has none."""
+    if not problem.demand.any() or not problem.allowed[problem.demand > 0].any(axis=1).all():
+        return 0.0
+    guide = PriceModel(problem).guide(problem.demand, balance=0.0)
+    return max(float(problem.demand @ guide.values + guide.stock_value), 0.0)
+
+
 class PriceModel:
     """The fluid program of a problem, solved again as demand shrinks."""
 

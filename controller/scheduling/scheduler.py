@@ -28,6 +28,7 @@ from controller.scheduling.claims import Claims
 from controller.scheduling.crowds import NodeCrowds, clashes
 from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, Vector
 from controller.scheduling.encoding import catalog as encoded
+from controller.scheduling.equipping import Devices
 from controller.scheduling.giveaways import overstatement, visible
 from controller.scheduling.kinds import undominated
 from controller.scheduling.limits import stock as stock_of
@@ -37,6 +38,7 @@ from controller.scheduling.nodes import Nodes
 from controller.scheduling.packing import pack
 from controller.scheduling.planning import Families, Planned, unfolded
 from controller.scheduling.preferences import Demand, first_demand, relaxed
+from controller.scheduling.pricing import lower_bound
 from controller.scheduling.problem import NodeRules, Problem
 from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
@@ -53,7 +55,7 @@ NO_KINDS = np.zeros(0, dtype=np.int64)
 NEW_NODE = "a new node"
 """The domain under which a company that starts on a new node is counted."""
 
-CLAIMS_DEVICES = "asks for devices by resource claims, which are not allocated here"
+CLAIMS_DEVICES = "claims devices, which are left alone here: set IGNORE_DRA_REQUESTS=false"
 
 FEW = 100
 """Up to how many pods on new nodes the answer is gone over once more, node by node."""
@@ -112,6 +114,7 @@ class Solve:
         self._opening: Mask | None = None
         self._bound = 0.0
         self._volumes = VolumeIndex(snapshot)
+        self._devices = Devices(pods, snapshot, catalog)
         self._demands = self._first_demands(shapes([self._volumes.settled(pod) for pod in pods]))
         names = sorted({name for shape, _ in self._demands for name in shape.requests})
         waiting = {key for shape, _ in self._demands for key in shape.keys}
@@ -132,7 +135,7 @@ class Solve:
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
         self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
         self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
-        self._promises: dict[tuple[Reading, Pins, int], int] = {}
+        self._promises: dict[tuple[object, ...], int] = {}
         self._market = self._opened_market()
         weight_of_pool = np.array([pool.weight for pool in catalog.pools], dtype=np.int64)
         self._weight_of_variant = weight_of_pool[self._market.pool_of_variant]
@@ -182,7 +185,9 @@ class Solve:
             planned = len(self._planned)
             failed, held = self._placed(waiting, portions)
             for batch in self._batches(portions):
-                failed.extend(self._pack(batch))
+                failed.extend(
+                    self._pack_equipped(batch) if self._devices.asked else self._pack(batch)
+                )
             if failed:
                 failed.extend(self._taken_back(planned))
             waiting = [again for wish in failed for again in self._second_thoughts(wish)]
@@ -199,10 +204,7 @@ class Solve:
         policy = self._settings.preference_policy
         demands = []
         known: dict[bytes, tuple[Demand, Volumes]] = {}
-        for shape in found:
-            if shape.spec.resource_claims:
-                self._give_up(shape.keys, (CLAIMS_DEVICES,))
-                continue
+        for shape in self._equipped(found):
             try:
                 if shape.character not in known:
                     demand = first_demand(shape.spec, policy=policy, soft_taints=soft)
@@ -214,6 +216,23 @@ class Solve:
                 continue
             demands.append((shape, demand))
         return demands
+
+    def _equipped(self, found: Sequence[Shape]) -> Sequence[Shape]:
+        """Part shapes by the claims of their pods; give those up that cannot have devices."""
+        if not any(shape.spec.resource_claims for shape in found):
+            return found
+        parted: list[Shape] = []
+        for shape in found:
+            if not shape.spec.resource_claims:
+                parted.append(shape)
+            elif self._settings.ignore_dra_requests:
+                self._give_up(shape.keys, (CLAIMS_DEVICES,))
+            else:
+                parts, failed = self._devices.parted(shape)
+                parted.extend(parts)
+                for key, cause in failed.items():
+                    self._give_up([key], (cause,))
+        return parted
 
     def _characters(self) -> list[tuple[Shape, Demand]]:
         """Return the first shape of each character."""
@@ -233,8 +252,9 @@ class Solve:
     def _opened_market(self) -> Market:
         asked: list[Requirements] = []
         for shape, demand in self._characters():
-            asked.extend(_places(shape, demand))
+            asked.extend(self._sites(shape, demand))
             asked.extend(read(one.preference.match_expressions) for one in demand.preferred_nodes)
+        asked.extend(self._devices.questions)
         for key in sorted({group.key for group in self._groups.all if not group.per_node}):
             values = self._named_values(key)
             values |= {v for one in asked if key in one for v in one[key].values}
@@ -274,14 +294,16 @@ class Solve:
 
     def _reading(self, shape: Shape, demand: Demand) -> Reading:
         liked = self._market.meeting(demand.liked)
-        places = _places(shape, demand)
+        places = self._sites(shape, demand)
         truths = tuple(self._market.meeting(one) & liked for one in places)
         possible = self._meeting_any(truths)
         own = possible
         if len(places) != len(demand.strict) or places != demand.strict:
             own = self._meeting_any([self._market.meeting(one) & liked for one in demand.strict])
         hardened = (*demand.tolerations, TOLERATE_PREFERENCES)
-        wanted = [agreement(one, demand.liked) for one in places]
+        # What devices there are on nodes that exist is another matter.
+        reached = places if shape.equipment is None else _places(shape, demand)
+        wanted = [agreement(one, demand.liked) for one in reached]
         nodes = self._nodes.meeting([one for one in wanted if one is not None])
         nodes &= self._nodes.tolerated(hardened)
         return Reading(
@@ -300,6 +322,14 @@ class Solve:
         """Mark the variants of pools whose taints are all tolerated."""
         pools = [untolerated(pool.taints, tolerations) is None for pool in self._catalog.pools]
         return np.array(pools, dtype=np.bool_)[self._market.pool_of_variant]
+
+    def _sites(self, shape: Shape, demand: Demand) -> tuple[Requirements, ...]:
+        """Return the alternatives of a new node: where it may be, and with which devices."""
+        places = _places(shape, demand)
+        if shape.equipment is None:
+            return places
+        devices = self._devices.sites(shape.equipment)
+        return tuple(conjunction(*pair) for pair in product(places, devices))
 
     def _meeting_any(self, truths: Sequence[Mask]) -> Mask:
         possible = np.zeros(len(self._market.pool_of_variant), dtype=np.bool_)
@@ -350,6 +380,7 @@ class Solve:
         if len(self._nodes):
             room = self._crowds.room(wish, self._nodes.holds(wish.size))
             room = self._attachments.room(wish.shape.volumes, room)
+            room = self._devices.room(wish, self._nodes.all, room)
         rules = self._domain_rules(wish)
         if wish.wants_company:
             self._place_in_company(wish, room, rules, portions)
@@ -561,6 +592,9 @@ class Solve:
                 return
             count = min(int(room[index]), left)
             node = self._nodes.all[index]
+            count = self._devices.put(wish, node, count)
+            if not count:
+                continue
             taken = wish.take(count)
             self._existing[node.name].extend(taken)
             self._attachments.put(index, wish.shape.volumes, taken)
@@ -596,11 +630,16 @@ class Solve:
         self._bound = max(self._bound, packing.bound - self._overstated)
         for opened in packing.opened:
             self._planned.extend(unfolded(opened, int(kinds[opened.kind]), classes))
+        return self._left_over(portions)
+
+    def _left_over(self, portions: Sequence[Portion]) -> list[Wish]:
+        """Return wishes for the pods of portions that found no node."""
         everyone = [one for whole in portions for one in whole.everyone]
         return [self._withdrawn(one, one.keys) for one in everyone if one.keys]
 
     def _withdrawn(self, portion: Portion, keys: Sequence[str]) -> Wish:
         """Count pods no longer where they were to go; return them as a wish."""
+        self._devices.release(portion)
         record(self._domain_rules(portion.wish), portion.pins, -len(keys))
         for group in portion.wish.owned:
             if portion.unit > 1 and group.per_node and group.kind is Kind.AFFINITY:
@@ -658,14 +697,33 @@ class Solve:
         held[:] = [key for key in held if key not in taken]
         self._nodes.put(index, -wish.size * count, ())
         self._crowds.put(wish, index, -count)
+        self._devices.take_off(wish, self._nodes.all[index], count)
         return self._withdrawn(portion, taken)
+
+    def _pack_equipped(self, portions: Sequence[Portion]) -> list[Wish]:
+        """Pack portions of which some need devices, a node's worth of those at a time."""
+        # Cutting pods into units is a choice: the bound must hold for any other.
+        bound, uncut = self._bound, [one.copy() for one in portions]
+        classes = self._classes(uncut)
+        devices = self._devices.axes([one[0] for one in classes], self._market.row_of)
+        problem, _ = self._problem(classes, more=devices)
+        ready, homeless = self._devices.units(portions, self._market, self._room)
+        failed = [*self._left_over(homeless), *(self._pack(ready) if ready else ())]
+        left = {key for wish in failed for key in wish.keys}
+        for one in (part for whole in uncut for part in whole.everyone):
+            one.keys = [key for key in one.keys if key not in left]
+        demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
+        proven = lower_bound(replace(problem, demand=demand)) - self._overstated
+        self._bound = max(bound, proven)
+        return failed
 
     def _classes(self, portions: Sequence[Portion]) -> list[list[Portion]]:
         """Bring together the portions that packing cannot tell apart."""
         classes: dict[tuple[object, ...], list[Portion]] = {}
         for portion in portions:
             everyone = tuple(self._sharing(part.wish) for part in portion.everyone)
-            key = (portion.size.tobytes(), portion.variants.tobytes(), everyone)
+            alike = tuple(sorted(portion.needs.items())) if portion.needs is not None else None
+            key = (portion.size.tobytes(), portion.variants.tobytes(), everyone, alike)
             classes.setdefault(key, []).append(portion)
         return list(classes.values())
 
@@ -676,26 +734,37 @@ class Solve:
         if known is None:
             owned, counted = ([one.index for one in part if one.per_node] for part in stated)
             known = self._per_node[stated] = tuple(owned), tuple(counted)
-        return known, wish.shape.ports
+        equipment = wish.shape.equipment
+        return known, wish.shape.ports, equipment and equipment.signature
 
     def _problem(
-        self, classes: Sequence[Sequence[Portion]], keep: Indices = NO_KINDS
+        self,
+        classes: Sequence[Sequence[Portion]],
+        keep: Indices = NO_KINDS,
+        more: tuple[Matrix, Matrix] | None = None,
     ) -> tuple[Problem, Indices]:
         """Bring classes and kinds into arrays; with the market's kinds that are in it, among
-        them those to `keep`.
+        them those to `keep`. `more` is what classes take and kinds have beyond the solve's
+        resources.
         """
         market_ = self._market
-        sizes = np.stack([one[0].size for one in classes])
+        sizes, room = np.stack([one[0].size for one in classes]), self._room
+        if more is None and any(one[0].needs is not None for one in classes):
+            # A node has room for one unit of pods with devices.
+            units = np.array([[float(one[0].needs is not None)] for one in classes])
+            more = units, np.ones((len(room), 1))
+        if more is not None:
+            sizes, room = np.hstack((sizes, more[0])), np.hstack((room, more[1]))
         labelled = np.stack([one[0].variants for one in classes])[:, market_.variant_of]
         distinct, which = np.unique(sizes, axis=0, return_inverse=True)
-        holds = np.ones((len(distinct), len(self._room)), dtype=np.bool_)
+        holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
         for r in range(sizes.shape[1]):
-            holds &= self._room[None, :, r] >= distinct[:, r, None]
+            holds &= room[None, :, r] >= distinct[:, r, None]
         labelled &= ~self._barred_by_daemons(classes)
         allowed = labelled & holds[which.reshape(-1)]
         consumption = self._consumption
         allowed &= (consumption <= self._left).all(axis=1)
-        kinds = undominated(allowed, labelled, market_.price, self._room, consumption)
+        kinds = undominated(allowed, labelled, market_.price, room, consumption)
         kinds = np.union1d(kinds, keep)
         demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
         allowed = allowed[:, kinds]
@@ -707,7 +776,7 @@ class Solve:
             sizes=sizes,
             penalty=penalty,
             prices=prices,
-            room=self._room[kinds],
+            room=room[kinds],
             allowed=allowed,
             labelled=labelled[:, kinds],
             rules=self._node_rules(classes),
@@ -810,7 +879,10 @@ class Solve:
                 keys=[],
                 unit=1,
                 riders=[],
-                variants=self._pinned(possible, pins),
+                needs=None,
+                variants=self._pinned(possible, pins)
+                if portion.needs is None
+                else portion.variants,
             )
             for pins in found
         ]
@@ -874,7 +946,7 @@ class Solve:
 
         Only pods that no rule about others speaks of: for those a node is as good as its room.
         """
-        if wish.owned or wish.counted or wish.shape.ports:
+        if wish.owned or wish.counted or wish.shape.ports or wish.shape.equipment:
             return
         asked = wish.size > 0
         for planned in self._planned:
@@ -895,6 +967,8 @@ class Solve:
 
     def _causes(self, wish: Wish) -> tuple[str, ...]:
         impossible = why.causes(self._catalog, wish.shape, wish.demand)
+        if wish.shape.equipment is not None:
+            impossible = (*self._devices.causes(wish.shape.equipment), *impossible)
         if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
             return impossible
         found = (
@@ -943,6 +1017,7 @@ class Solve:
                 ),
                 promised=self._promised(claims, planned),
                 drawn=self._stock.per_row[self._market.row_of[planned.kind]],
+                annotations=self._devices.annotations(one for one, _ in planned.members),
                 barred=barred_rows(self._catalog, ports) if ports else None,
             )
             if node is None:
@@ -964,12 +1039,13 @@ class Solve:
         found = set()
         for portion, _ in planned.members:
             reading = portion.wish.reading
-            known = (reading, portion.pins, variant)
+            needs = portion.needs or {}
+            known = (reading, portion.pins, tuple(sorted(needs.items())), variant)
             number = self._promises.get(known)
             if number is None:
                 chosen = next(i for i, truth in enumerate(reading.truths) if truth[variant])
                 pinned = {key: one_of(value) for key, value in portion.pins}
-                promise = conjunction(reading.places[chosen], reading.demand.liked, pinned)
+                promise = conjunction(reading.places[chosen], reading.demand.liked, pinned, needs)
                 number = self._promises[known] = claims.promise(promise)
             found.add(number)
         return frozenset(found)

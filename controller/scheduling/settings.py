@@ -34,6 +34,9 @@ class Settings:
     min_instance_types: int = 20
     """How many types stay on a claim whatever they cost, if they hold the pods."""
 
+    ignore_dra_requests: bool = True
+    """`IGNORE_DRA_REQUESTS`: whether pods with resource claims are left alone."""
+
     refinements: int = 8
     """How many times the answer is taken apart and put together again, at most."""
 
@@ -48,6 +51,7 @@ def from_names(named: Mapping[str, str]) -> Settings:
     allowed = {
         "PREFERENCE_POLICY": (RESPECT, IGNORE),
         "MIN_VALUES_POLICY": (STRICT, BEST_EFFORT),
+        "IGNORE_DRA_REQUESTS": ("true", "false"),
     }
     for name, values in allowed.items():
         if name in named and named[name] not in values:
@@ -55,4 +59,5 @@ def from_names(named: Mapping[str, str]) -> Settings:
     return Settings(
         preference_policy=named.get("PREFERENCE_POLICY", RESPECT),
         min_values_policy=named.get("MIN_VALUES_POLICY", STRICT),
+        ignore_dra_requests=named.get("IGNORE_DRA_REQUESTS", "true") == "true",
     )

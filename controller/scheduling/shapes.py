@@ -15,6 +15,7 @@ from controller.apis.pods import Pod, PodSpec
 from controller.constraints import hostports, resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
+from controller.scheduling.allocation import Equipment
 from controller.scheduling.volumes import NO_VOLUMES, Volumes
 
 
@@ -23,7 +24,7 @@ class Shape:
     """Equal pods; `keys` are their names, oldest first.
 
     Shapes of one `character` differ in what they ask for alone, not in where they may go
-    or whom they look for.
+    or whom they look for. `equipment` is the devices they claim, if any.
     """
 
     index: int
@@ -35,6 +36,7 @@ class Shape:
     ports: tuple[HostPort, ...]
     keys: list[str]
     volumes: Volumes = NO_VOLUMES
+    equipment: Equipment | None = None
 
     @property
     def priority(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -107,7 +107,8 @@ class Portion:
     """Pods of a wish bound for new nodes, with the domains chosen for them.
 
     They go in units of `unit` pods that share a node; with each unit go so many pods of
-    each of the `riders`.
+    each of the `riders`. `needs` is what the node must be beyond what the wishes say, for the
+    devices of a unit that shares a node with no other such unit.
     """
 
     wish: Wish
@@ -116,6 +117,7 @@ class Portion:
     variants: Mask
     unit: int = 1
     riders: list[tuple[Portion, int]] = field(default_factory=list)
+    needs: Requirements | None = None
 
     @property
     def units(self) -> int:
@@ -125,7 +127,8 @@ class Portion:
     @property
     def is_bound(self) -> bool:
         """Whether its pods share their nodes with certain others, and cannot leave alone."""
-        return self.unit > 1 or bool(self.riders) or self.wish.wants_company
+        together = self.unit > 1 or bool(self.riders) or self.needs is not None
+        return together or self.wish.wants_company
 
     @property
     def size(self) -> Vector:
@@ -137,6 +140,11 @@ class Portion:
     def everyone(self) -> list[Portion]:
         """This portion and its riders."""
         return [self, *(rider for rider, _ in self.riders)]
+
+    def copy(self) -> Portion:
+        """Return a portion of the same pods, to be taken from apart."""
+        riders = [(rider.copy(), count) for rider, count in self.riders]
+        return replace(self, keys=list(self.keys), riders=riders)
 
     def take(self, units: int) -> list[tuple[Portion, list[str]]]:
         """Remove the first units; return who they are, portion by portion."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from controller.apis import labels
+from controller.apis.devices import DynamicResources
 from controller.apis.meta import Wire
 from controller.apis.pods import Quantities
 from controller.apis.taints import Requirement
@@ -32,6 +33,7 @@ class InstanceTypeRow(Wire):
     offerings: list[OfferingRow] = []
     capacity: Quantities = {}
     overhead: Quantities = {}
+    dynamic_resources: DynamicResources = DynamicResources()
 
 
 class FileOfferingRow(Wire, rename="pascal"):
@@ -82,6 +84,7 @@ def stated(rows: object) -> tuple[InstanceType, ...]:
                 ),
                 capacity=_quantities(one.capacity, f"{where}: capacity"),
                 overhead=_quantities(one.overhead, f"{where}: overhead"),
+                dynamic_resources=one.dynamic_resources,
             )
         )
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.apis.devices import DeviceClass, ResourceClaim, ResourceSlice
 from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.apis.workloads import (
@@ -43,3 +44,6 @@ class Snapshot:
     storage_classes: tuple[StorageClass, ...] = ()
     csi_nodes: tuple[CSINode, ...] = ()
     pod_disruption_budgets: tuple[PodDisruptionBudget, ...] = ()
+    resource_slices: tuple[ResourceSlice, ...] = ()
+    resource_claims: tuple[ResourceClaim, ...] = ()
+    device_classes: tuple[DeviceClass, ...] = ()

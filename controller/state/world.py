@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from controller.apis.capacitybuffer import CapacityBuffer
+from controller.apis.devices import DeviceClass, ResourceClaim, ResourceSlice
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay
 from controller.apis.nodepool import NodePool
@@ -138,13 +139,16 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         storage_classes=objects(world, "storageClasses", StorageClass),
         csi_nodes=objects(world, "csiNodes", CSINode),
         pod_disruption_budgets=objects(world, "podDisruptionBudgets", PodDisruptionBudget),
+        resource_slices=objects(world, "resourceSlices", ResourceSlice),
+        resource_claims=objects(world, "resourceClaims", ResourceClaim),
+        device_classes=objects(world, "deviceClasses", DeviceClass),
     )
     settings = _settings(world.get("settings", {}))
     spread = _spreading(world, settings.pop("SCHEDULER_CONFIG", None))
     return World(
         snapshot,
         tuple(spread(pod for pod in pods if _waits(pod))),
-        {name: str(value) for name, value in settings.items()},
+        {name: _written(value) for name, value in settings.items()},
         tuple(spread(_buffer_pods(world))),
     )
 
@@ -167,6 +171,11 @@ def _settings(found: object) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise WorldError("settings: expected an object of names and values")
     return {str(name): value for name, value in found.items()}
+
+
+def _written(setting: object) -> str:
+    """Write a setting as an environment variable has it."""
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
 
 def _spreading(

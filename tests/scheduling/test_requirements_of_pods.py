@@ -276,7 +276,7 @@ def test_causes_count_what_fails_for_the_most_types() -> None:
     )
 
 
-def test_a_pod_that_claims_devices_is_told_that_nobody_allocates_them() -> None:
+def test_a_pod_that_claims_devices_is_left_alone_by_default() -> None:
     claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
     claiming, plain = make_pod(spec={"resourceClaims": claims}), make_pod()
 
@@ -285,6 +285,6 @@ def test_a_pod_that_claims_devices_is_told_that_nobody_allocates_them() -> None:
     expect_unschedulable(
         results,
         claiming,
-        "asks for devices by resource claims, which are not allocated here",
+        "claims devices, which are left alone here: set IGNORE_DRA_REQUESTS=false",
     )
     assert set(results.unschedulable) == {claiming.key}, "the other is placed"

@@ -1,0 +1,230 @@
+"""Builders of devices and of claims to them, and the question what becomes of those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from controller.apis.devices import DeviceClass, DynamicResources, ResourceClaim, ResourceSlice
+from controller.apis.nodepool import NodePool
+from controller.apis.pods import Pod
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.scheduling.results import Results
+from controller.scheduling.settings import Settings
+from tests.builders import make_nodepool, make_pod, make_snapshot, make_type
+from tests.expectations import schedule_on
+
+DRIVER = "gpu.example.com"
+
+
+def attribute(value: object) -> dict[str, Any]:
+    """An attribute by the type of its value; text such as `v1.2.3` is a version."""
+    if isinstance(value, bool):
+        return {"bool": value}
+    if isinstance(value, int):
+        return {"int": value}
+    text = str(value)
+    return {"version": text[1:]} if text[:1] == "v" and text[1:2].isdigit() else {"string": text}
+
+
+def device(name: str, capacity: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    """A device; attributes in `attributes`, what it takes of counters in `takes`."""
+    attributes = {key: attribute(one) for key, one in more.pop("attributes", {}).items()}
+    taken = more.pop("takes", {})
+    return {
+        "name": name,
+        "attributes": attributes,
+        "capacity": {key: {"value": one} for key, one in (capacity or {}).items()},
+        "consumesCounters": [
+            {"counterSet": one, "counters": {key: {"value": v} for key, v in amounts.items()}}
+            for one, amounts in taken.items()
+        ],
+        **more,
+    }
+
+
+def gpus(count: int, model: str = "a100", memory: str = "40Gi") -> list[dict[str, Any]]:
+    """Equal GPUs."""
+    return [
+        device(f"gpu-{n}", {"memory": memory}, attributes={"model": model}) for n in range(count)
+    ]
+
+
+def counters(**sets: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Counter sets, by name."""
+    return [
+        {"name": name, "counters": {key: {"value": one} for key, one in amounts.items()}}
+        for name, amounts in sets.items()
+    ]
+
+
+def make_slice(
+    devices: Sequence[Mapping[str, Any]],
+    *,
+    node: str = "",
+    driver: str = DRIVER,
+    pool: str = "",
+    name: str = "",
+    generation: int = 1,
+    slices: int = 1,
+    shared: Sequence[Mapping[str, Any]] = (),
+    selector: Mapping[str, str] | None = None,
+) -> ResourceSlice:
+    """A slice: of a node, of all nodes with some labels, or of all."""
+    terms = [{"key": key, "operator": "In", "values": [v]} for key, v in (selector or {}).items()]
+    reach: dict[str, Any] = {"allNodes": True}
+    if node:
+        reach = {"nodeName": node}
+    elif selector:
+        reach = {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": terms}]}}
+    pool = pool or node or "network"
+    spec = {
+        "driver": driver,
+        "pool": {"name": pool, "generation": generation, "resourceSliceCount": slices},
+        "devices": list(devices),
+        "sharedCounters": list(shared),
+        **reach,
+    }
+    metadata = {"name": name or f"{driver}-{pool}-{generation}"}
+    return msgspec.convert({"metadata": metadata, "spec": spec}, ResourceSlice)
+
+
+def with_devices(
+    instance_type: InstanceType,
+    devices: Sequence[Mapping[str, Any]],
+    *,
+    driver: str = DRIVER,
+    shared: Sequence[Mapping[str, Any]] = (),
+    bindings: Sequence[Mapping[str, Any]] = (),
+) -> InstanceType:
+    """An instance type whose nodes will have these devices."""
+    templates = [{"driver": driver, "pool": {"name": "own"}, "devices": list(devices)}]
+    if shared:
+        counting = {"driver": driver, "pool": {"name": "own"}, "sharedCounters": list(shared)}
+        templates.append(counting)
+    found = {"resourceSliceTemplates": templates, "attributeBindings": list(bindings)}
+    return replace(instance_type, dynamic_resources=msgspec.convert(found, DynamicResources))
+
+
+def gpu_type(count: int, *, price: float, name: str = "", cpu: str = "64") -> InstanceType:
+    """An instance type with so many GPUs."""
+    bare = make_type(name or f"g-{count}", cpu=cpu, memory="256Gi", price=price)
+    return with_devices(bare, gpus(count))
+
+
+def make_class(name: str, *expressions: str) -> DeviceClass:
+    """A device class."""
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    return msgspec.convert(
+        {"metadata": {"name": name}, "spec": {"selectors": selectors}}, DeviceClass
+    )
+
+
+GPU = make_class("gpu", f"device.driver == '{DRIVER}'")
+"""Every device of the driver."""
+
+
+def request(
+    count: int = 1, *, name: str = "gpu", of: str = "gpu", where: str = "", **more: Any
+) -> dict[str, Any]:
+    """A request for exactly so many devices."""
+    selectors = [{"cel": {"expression": where}}] if where else []
+    exactly = {"deviceClassName": of, "selectors": selectors, "count": count, **more}
+    return {"name": name, "exactly": exactly}
+
+
+def first_available(*alternatives: Mapping[str, Any], name: str = "gpu") -> dict[str, Any]:
+    """A request for the first of several that can be had."""
+    subs = [{"name": one["name"], **one["exactly"]} for one in alternatives]
+    return {"name": name, "firstAvailable": subs}
+
+
+def make_resource_claim(
+    name: str,
+    *requests: Mapping[str, Any],
+    constraints: Sequence[Mapping[str, Any]] = (),
+    given: Sequence[tuple[str, str]] = (),
+    node: str = "",
+    users: Sequence[str] = (),
+    **result: Any,
+) -> ResourceClaim:
+    """A claim; allocated if it was `given` devices (pool, name), on `node` if they are its own."""
+    status: dict[str, Any] = {}
+    if given:
+        results = [
+            {"request": "gpu", "driver": DRIVER, "pool": pool, "device": one, **result}
+            for pool, one in given
+        ]
+        status["allocation"] = {"devices": {"results": results}}
+        if node:
+            fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+            selector = {"nodeSelectorTerms": [{"matchFields": fields}]}
+            status["allocation"]["nodeSelector"] = selector
+    status["reservedFor"] = [{"resource": "pods", "name": one} for one in users]
+    asked = {"requests": list(requests or [request()]), "constraints": list(constraints)}
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": asked},
+            "status": status,
+        },
+        ResourceClaim,
+    )
+
+
+def claiming(*names: str, **options: Any) -> Pod:
+    """A pod that uses these claims."""
+    claims = [{"name": f"c{n}", "resourceClaimName": name} for n, name in enumerate(names)]
+    return make_pod(spec={"resourceClaims": claims}, **options)
+
+
+def replicas(
+    count: int,
+    *requests: Mapping[str, Any],
+    name: str = "web",
+    constraints: Any = (),
+    **options: Any,
+) -> tuple[list[Pod], list[ResourceClaim]]:
+    """Pods with a claim each, made from one template, and those claims."""
+    pods, claims = [], []
+    for number in range(count):
+        made = f"{name}-{number}-gpu"
+        spec = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
+        pod = make_pod(f"{name}-{number}", spec=spec, **options)
+        found = [{"name": "gpu", "resourceClaimName": made}]
+        status = msgspec.to_builtins(pod.status) | {"resourceClaimStatuses": found}
+        pods.append(msgspec.structs.replace(pod, status=msgspec.convert(status, type(pod.status))))
+        claims.append(make_resource_claim(made, *requests, constraints=constraints))
+    return pods, claims
+
+
+ON = Settings(ignore_dra_requests=False)
+PLAIN = make_type("plain", cpu="8", memory="32Gi", price=0.2)
+
+
+def solve(
+    waiting: Sequence[Pod],
+    claims: Sequence[ResourceClaim],
+    *,
+    types: Sequence[InstanceType] = (),
+    classes: Sequence[DeviceClass] = (GPU,),
+    pools: Sequence[NodePool] = (),
+    **world: Any,
+) -> Results:
+    """Solve with device claims allocated."""
+    snapshot = make_snapshot(
+        *(pools or [make_nodepool()]),
+        types=types or [PLAIN],
+        resource_claims=tuple(claims),
+        device_classes=tuple(classes),
+        **world,
+    )
+    return schedule_on(snapshot, waiting, settings=ON)
+
+
+def shares(results: Results) -> list[int]:
+    """How many pods each new node has, most first."""
+    return sorted((len(node.pods) for node in results.new_nodes), reverse=True)

@@ -1,0 +1,363 @@
+"""Pods that claim devices, and the devices of nodes that exist or of the network.
+
+Expected answers are from Kubernetes' own documentation:
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.pods import Pod
+from controller.scheduling.deviceclaims import DeviceClaims
+from controller.scheduling.encoding import catalog
+from controller.scheduling.shapes import shapes
+from controller.state.nodes import StateNode
+from tests.builders import (
+    make_claim,
+    make_node,
+    make_pod,
+    make_snapshot,
+)
+from tests.expectations import (
+    expect_nodes,
+    expect_on_existing,
+    expect_scheduled,
+    expect_unschedulable,
+    values_of,
+)
+from tests.scheduling.devices import (
+    GPU,
+    PLAIN,
+    claiming,
+    counters,
+    device,
+    gpu_type,
+    gpus,
+    make_resource_claim,
+    make_slice,
+    replicas,
+    request,
+    shares,
+    solve,
+)
+
+# Nodes that exist.
+
+
+def test_devices_of_a_node_that_exists_are_used_first() -> None:
+    pods, claims = replicas(3, request())
+    node = make_node("n1", pool="default", cpu="32", memory="64Gi")
+
+    results = solve(
+        pods,
+        claims,
+        types=[gpu_type(1, price=1.0)],
+        nodes=[node],
+        resource_slices=(make_slice(gpus(2), node="n1"),),
+    )
+
+    expect_on_existing(results, "n1", pods[:2])
+    assert shares(results) == [1]
+
+
+def test_devices_of_pods_that_are_taken_back_are_free_again() -> None:
+    """A solve may find that pods it has put on a node cannot stay there."""
+    pods, claims = replicas(3, request())
+    world = make_snapshot(
+        nodes=[make_node("n1")],
+        resource_slices=(make_slice(gpus(2), node="n1"),),
+        resource_claims=tuple(claims),
+        device_classes=(GPU,),
+    )
+    found = DeviceClaims(pods, world, catalog(world))
+    (shape,), _ = found.shapes(shapes(pods)[0])
+    assert shape.equipment is not None
+
+    assert found.put(shape.equipment, "n1", 3) == 2
+    assert found.put(shape.equipment, "n1", 1) == 0
+    found.take_off(shape.equipment, "n1", 1)
+    assert found.put(shape.equipment, "n1", 3) == 1
+
+
+def test_devices_given_to_others_are_taken() -> None:
+    pods, claims = replicas(2, request())
+    used = make_resource_claim("used", given=[("n1", "gpu-0")], node="n1", users=["elsewhere"])
+    node = make_node("n1", cpu="32", memory="64Gi")
+
+    results = solve(
+        pods, [*claims, used], nodes=[node], resource_slices=(make_slice(gpus(2), node="n1"),)
+    )
+
+    expect_on_existing(results, "n1", pods[:1])
+    expect_unschedulable(results, pods[1], "1 types: 1 have no device of class gpu")
+
+
+def test_who_looks_after_a_device_has_not_taken_it() -> None:
+    pods, claims = replicas(1, request())
+    watching = make_resource_claim(
+        "watching", given=[("n1", "gpu-0")], node="n1", users=["monitor"], adminAccess=True
+    )
+
+    results = solve(
+        pods,
+        [*claims, watching],
+        nodes=[make_node("n1")],
+        resource_slices=(make_slice(gpus(1), node="n1"),),
+    )
+
+    expect_on_existing(results, "n1", pods)
+
+
+def test_counters_taken_by_others_are_gone() -> None:
+    parts = [
+        device("whole", takes={"card": {"memory": "40Gi"}}),
+        device("half", takes={"card": {"memory": "20Gi"}}),
+    ]
+    slices = [
+        make_slice(parts, node="n1", slices=2, name="devices"),
+        make_slice(
+            [], node="n1", slices=2, name="counters", shared=counters(card={"memory": "40Gi"})
+        ),
+    ]
+    used = make_resource_claim("used", given=[("n1", "half")], node="n1", users=["elsewhere"])
+    pods, claims = replicas(1, request())
+
+    results = solve(pods, [*claims, used], nodes=[make_node("n1")], resource_slices=tuple(slices))
+
+    expect_unschedulable(results, pods[0], "no device of class gpu")
+
+
+def test_an_allocated_claim_binds_its_pod_to_the_node() -> None:
+    pod = claiming("mine")
+    mine = make_resource_claim(
+        "mine", given=[("n2", "gpu-0")], node="n2", users=[pod.metadata.name]
+    )
+    nodes = [make_node("n1"), make_node("n2")]
+    slices = tuple(make_slice(gpus(2), node=name) for name in ("n1", "n2"))
+
+    results = solve([pod], [mine], nodes=nodes, resource_slices=slices)
+
+    expect_on_existing(results, "n2", [pod])
+
+
+def test_a_pod_whose_devices_are_on_a_full_node_is_told_so() -> None:
+    pod = claiming("mine", cpu="3")
+    mine = make_resource_claim(
+        "mine", given=[("n1", "gpu-0")], node="n1", users=[pod.metadata.name]
+    )
+
+    results = solve(
+        [pod],
+        [mine],
+        types=[gpu_type(1, price=1.0)],
+        nodes=[make_node("n1", cpu="2")],
+        resource_slices=(make_slice(gpus(1), node="n1"),),
+    )
+
+    expect_unschedulable(results, pod, "its devices are on node n1")
+
+
+def test_a_claim_moves_with_its_pod() -> None:
+    """A pod on a node on its way out: its claim is allocated anew, on another node."""
+    pod = claiming("mine", node="n1")
+    mine = make_resource_claim(
+        "mine", given=[("n1", "gpu-0")], node="n1", users=[pod.metadata.name]
+    )
+    leaving = StateNode(node=make_node("n1", pool="default"), deleting=True)
+
+    results = solve(
+        [pod],
+        [mine],
+        types=[gpu_type(1, price=1.0)],
+        nodes=[leaving],
+        pods=(pod,),
+        resource_slices=(make_slice(gpus(1), node="n1"),),
+    )
+
+    expect_nodes(results, 1)
+
+
+def test_a_claim_that_others_use_stays_where_it_is() -> None:
+    pod = claiming("ours", node="n1")
+    ours = make_resource_claim(
+        "ours", given=[("n1", "gpu-0")], node="n1", users=[pod.metadata.name, "stays"]
+    )
+    leaving = StateNode(node=make_node("n1", pool="default"), deleting=True)
+
+    results = solve([pod], [ours], types=[gpu_type(1, price=1.0)], nodes=[leaving], pods=(pod,))
+
+    expect_unschedulable(results, pod, "on node n1")
+
+
+def test_a_node_that_comes_up_has_the_devices_of_its_type() -> None:
+    pods, claims = replicas(2, request())
+    coming = make_claim("soon", labels={labels.INSTANCE_TYPE: "g-1"})
+
+    results = solve(pods, claims, types=[gpu_type(1, price=1.0)], nodes=[StateNode(claim=coming)])
+
+    expect_on_existing(results, "soon", pods[:1])
+    assert shares(results) == [1]
+
+
+def test_devices_that_are_published_early_are_not_counted_twice() -> None:
+    pods, claims = replicas(2, request())
+    node = make_node("n1", pool="default", labels={labels.INSTANCE_TYPE: "g-1"})
+    del node.metadata.labels[labels.INITIALIZED]
+    coming = StateNode(node=node, claim=make_claim("c1", labels={labels.INSTANCE_TYPE: "g-1"}))
+
+    results = solve(
+        pods,
+        claims,
+        types=[gpu_type(1, price=1.0)],
+        nodes=[coming],
+        resource_slices=(make_slice(gpus(1), node="n1"),),
+    )
+
+    expect_on_existing(results, "n1", pods[:1])
+    assert shares(results) == [1]
+
+
+def test_only_the_last_generation_of_a_pool_counts() -> None:
+    pods, claims = replicas(2, request())
+    slices = (
+        make_slice(gpus(2), node="n1", generation=1),
+        make_slice(gpus(1), node="n1", generation=2),
+    )
+
+    results = solve(pods, claims, nodes=[make_node("n1")], resource_slices=slices)
+
+    expect_on_existing(results, "n1", pods[:1])
+
+
+def test_a_pool_that_is_being_updated_gives_nothing() -> None:
+    pods, claims = replicas(1, request())
+
+    results = solve(
+        pods,
+        claims,
+        nodes=[make_node("n1")],
+        resource_slices=(make_slice(gpus(2), node="n1", slices=2),),
+    )
+
+    assert list(results.unschedulable) == [pods[0].key]
+
+
+# Devices of the network, and claims that pods share.
+
+
+def test_devices_of_the_network_are_used_once_by_all() -> None:
+    pods, claims = replicas(3, request(), cpu="3")
+    nodes = [make_node(name, cpu="4") for name in ("n1", "n2", "n3")]
+
+    results = solve(pods, claims, nodes=nodes, resource_slices=(make_slice(gpus(2)),))
+
+    placed = [key for keys in results.existing_nodes.values() for key in keys]
+    assert len(placed) == 2
+    assert len(results.unschedulable) == 1
+
+
+def test_devices_of_the_network_go_with_any_new_node() -> None:
+    pods, claims = replicas(3, request())
+
+    results = solve(pods, claims, types=[PLAIN], resource_slices=(make_slice(gpus(2)),))
+
+    assert sum(shares(results)) == 2
+    assert len(results.unschedulable) == 1
+
+
+def test_devices_of_a_zone_draw_the_node_there() -> None:
+    pods, claims = replicas(1, request())
+    zonal = make_slice(gpus(1), selector={labels.ZONE: "zone-b"})
+
+    results = solve(pods, claims, types=[PLAIN], resource_slices=(zonal,))
+
+    expect_nodes(results, 1)
+    assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
+
+
+def test_pods_that_share_a_claim_share_a_node() -> None:
+    pods = [claiming("ours", cpu="4") for _ in range(4)]
+    ours = make_resource_claim("ours")
+    small, large = gpu_type(1, price=1.0, cpu="8", name="s"), gpu_type(1, price=9.0, name="l")
+
+    results = solve(pods, [ours], types=[small, large])
+
+    expect_nodes(results, 1)
+    assert results.new_nodes[0].instance_types == ("l",)
+
+
+def test_pods_of_different_shapes_that_share_a_claim_share_a_node() -> None:
+    pods = [claiming("ours", cpu=str(n)) for n in (1, 2, 3)]
+
+    results = solve(pods, [make_resource_claim("ours")], types=[gpu_type(1, price=1.0)])
+
+    assert shares(results) == [3]
+
+
+def test_pods_that_share_a_claim_share_a_node_that_exists() -> None:
+    pods = [claiming("ours", cpu="1") for _ in range(3)]
+    nodes = [make_node("n1", cpu="2"), make_node("n2", cpu="8")]
+    slices = tuple(make_slice(gpus(1), node=name) for name in ("n1", "n2"))
+
+    results = solve(pods, [make_resource_claim("ours")], nodes=nodes, resource_slices=slices)
+
+    used = [name for name, keys in results.existing_nodes.items() if keys]
+    assert len(used) == 1, "a node's devices are not used from another"
+
+
+def test_a_claim_from_the_network_is_shared_across_nodes() -> None:
+    pods = [claiming("ours", cpu="3") for _ in range(2)]
+    nodes = [make_node(name) for name in ("n1", "n2")]
+
+    results = solve(
+        pods, [make_resource_claim("ours")], nodes=nodes, resource_slices=(make_slice(gpus(1)),)
+    )
+
+    assert sorted(results.existing_nodes) == ["n1", "n2"]
+    expect_scheduled(results)
+
+
+# What is not right.
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause"),
+    [
+        (claiming("nowhere"), "resource claim default/nowhere does not exist"),
+        (
+            make_pod(spec={"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "one"}]}),
+            "has not been made from template one yet",
+        ),
+        (claiming("odd"), "device class odd of request gpu does not exist"),
+        (claiming("wrong"), "a selector of request gpu is malformed"),
+    ],
+)
+def test_claims_that_cannot_be_allocated_are_causes(pod: Pod, cause: str) -> None:
+    claims = [
+        make_resource_claim("odd", request(of="odd")),
+        make_resource_claim("wrong", request(where="device.driver ==")),
+    ]
+    plain = make_pod()
+
+    results = solve([pod, plain], claims, types=[gpu_type(1, price=1.0)])
+
+    expect_unschedulable(results, pod, cause)
+    assert list(results.unschedulable) == [pod.key], "the other is placed"
+
+
+def test_pods_that_need_no_claim_after_all_go_anywhere() -> None:
+    pod = make_pod(spec={"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "one"}]})
+    status = msgspec.convert({"resourceClaimStatuses": [{"name": "c"}]}, type(pod.status))
+    pod = msgspec.structs.replace(pod, status=status)
+
+    expect_nodes(solve([pod], [], types=[PLAIN]), 1)
+
+
+def test_two_solves_are_equal() -> None:
+    pods, claims = replicas(7, request())
+    types = [gpu_type(count, price=count * 0.9) for count in (1, 2, 4)]
+
+    assert solve(pods, claims, types=types) == solve(pods[::-1], claims[::-1], types=types[::-1])
