@@ -225,10 +225,9 @@ class Cluster:
         """Return the pods that wait for a node somebody has to make, by name."""
         return self._waiting.all()
 
-    @property
-    def has_undecided_pods(self) -> bool:
-        """Whether pods are still to be tried whose siblings wait: they will likely wait too."""
-        return self._waiting.has_undecided
+    def has_undecided_pods(self, now: datetime) -> bool:
+        """Whether pods are still to be tried by a scheduler that has no nodes for others."""
+        return self._waiting.has_undecided(now)
 
     def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a change that has been taken in makes a pod wait for a node."""

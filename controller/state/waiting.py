@@ -7,10 +7,14 @@ they wait as well. Of pods that come later it says nothing: room may have turned
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from controller.apis.pods import Pod
 from controller.state.pods import is_provisionable, is_untried
+
+YOUNG = timedelta(seconds=10)
+"""For how long a pod that no scheduler has tried is expected to be tried any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,10 @@ class Waiting:
             return
         self._foreseen.discard(key)
         if after is not None and is_untried(after):
-            is_same = seen is not None and seen.pod.metadata.uid == after.metadata.uid
-            turn = seen.turn if seen is not None and is_same else self._turn
-            self._untried[key] = _Seen(after, turn)
+            first = _Seen(after, self._turn)
+            if seen is not None and seen.pod.metadata.uid == after.metadata.uid:
+                first = replace(seen, pod=after)
+            self._untried[key] = first
         if refused_before is not None:
             last = self._last_refusal.get(_owner(refused_before))
             if last is not None and last.pod.key == key:
@@ -58,12 +63,15 @@ class Waiting:
         found = self._refused | twins
         return tuple(found[key] for key in sorted(found))
 
-    @property
-    def has_undecided(self) -> bool:
-        """Whether a pod is still to be tried that has a sibling for which there was no node."""
-        owners = {_owner(pod) for pod in self._refused.values()} - {""}
-        undecided = (seen for seen in self._untried.values() if _owner(seen.pod) in owners)
-        return any(not self._has_refused_twin(seen) for seen in undecided)
+    def has_undecided(self, now: datetime) -> bool:
+        """Whether a scheduler that had no node for others has young pods still to try."""
+        schedulers = {pod.spec.scheduler_name for pod in self._refused.values()}
+        return any(
+            now - (seen.pod.metadata.creation_timestamp or now) < YOUNG
+            and seen.pod.spec.scheduler_name in schedulers
+            and not self._has_refused_twin(seen)
+            for seen in self._untried.values()
+        )
 
     def is_news(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a change that has been followed tells of a pod that was not known to wait."""

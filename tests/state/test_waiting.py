@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from controller.apis.conditions import Condition
@@ -9,6 +11,7 @@ from controller.apis.meta import ObjectMeta, OwnerReference
 from controller.apis.pods import Pod, PodSpec, PodStatus
 from controller.state.waiting import Waiting
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REFUSED = Condition(type="PodScheduled", status="False", reason="Unschedulable")
 GATED = Condition(type="PodScheduled", status="False", reason="SchedulingGated")
 
@@ -30,6 +33,7 @@ def made(
             namespace="default",
             uid=uid or f"uid-{name}",
             owner_references=[reference] if owner else [],
+            creation_timestamp=NOW,
         ),
         spec=PodSpec(node_name=node, node_selector={"disk": selector} if selector else {}),
         status=PodStatus(phase="Pending", conditions=[condition] if condition else []),
@@ -84,22 +88,32 @@ def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(story: Story) 
     assert story.names() == ["a", "b", "c"]
 
 
-def test_a_sibling_of_a_refused_pod_is_undecided_until_it_is_tried(story: Story) -> None:
+def test_a_scheduler_that_has_refused_pods_is_expected_to_try_the_others_soon(
+    story: Story,
+) -> None:
+    story.now(made("b", owner="others"))
+    assert not story.waiting.has_undecided(NOW)
+
     story.now(made("a", REFUSED))
-    assert not story.waiting.has_undecided
+    assert story.waiting.has_undecided(NOW)
 
+    story.now(made("b", node="n1", owner="others"))
+    assert not story.waiting.has_undecided(NOW)
+
+
+def test_a_pod_that_waits_with_its_twin_is_decided(story: Story) -> None:
     story.now(made("b"))
-    assert story.waiting.has_undecided
-
-    story.now(made("b", node="n1"))
-    assert not story.waiting.has_undecided
-
-
-def test_pods_of_others_and_pods_that_wait_already_are_not_undecided(story: Story) -> None:
-    story.now(made("b"))
-    story.now(made("c", owner="others"))
     story.now(made("a", REFUSED))
-    assert not story.waiting.has_undecided
+    assert not story.waiting.has_undecided(NOW)
+
+
+def test_nobody_waits_for_the_verdict_on_a_pod_that_no_scheduler_has_tried_for_long(
+    story: Story,
+) -> None:
+    story.now(made("b", owner="others"))
+    story.now(made("a", REFUSED))
+
+    assert not story.waiting.has_undecided(NOW + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class Provisioner:
         """Wait for a batch, place it, write what it needs; returns when to begin again."""
         try:
             patience = SOON if self.plan.is_being_met else AGAIN
-            await self.batcher.wait(patience, lambda: self.cluster.has_undecided_pods)
+            await self.batcher.wait(patience, lambda: self.cluster.has_undecided_pods(self.clock()))
         except TimeoutError:
             # Nothing new; those that still wait get another look.
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
