@@ -74,18 +74,24 @@ PreferencePolicy = Literal["Respect", "Ignore"]
 MinValuesPolicy = Literal["Strict", "BestEffort"]
 
 
+NOT_THERE: Mapping[str, bool] = {"not_there": True}
+"""Marks a gate that is accepted because Karpenter has it, and opens nothing here yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
     """Features that can be switched; written `NodeRepair=true,NodeOverlay=false`."""
 
-    node_repair: bool = False
-    """Replaces nodes that stay unhealthy longer than their condition is tolerated."""
+    node_repair: bool = field(default=False, metadata=NOT_THERE)
+    """Replaces nodes that stay unhealthy longer than their condition is tolerated. Not there
+    yet."""
 
     reserved_capacity: bool = True
     """Launches into capacity reservations first: they are paid for already."""
 
-    spot_to_spot_consolidation: bool = False
-    """Replaces spot nodes by cheaper spot nodes; off, since cheaper pools are reclaimed sooner."""
+    spot_to_spot_consolidation: bool = field(default=False, metadata=NOT_THERE)
+    """Replaces spot nodes by cheaper spot nodes; off, since cheaper pools are reclaimed sooner.
+    Not there yet."""
 
     node_overlay: bool = False
     """Applies NodeOverlays to prices and capacities of instance types."""
@@ -101,8 +107,9 @@ class FeatureGates:
 class AWSFeatureGates:
     """Features of the AWS provider that can be switched; written `NodeClassCEL=true`."""
 
-    node_class_cel: bool = field(default=False, metadata={"name": "NodeClassCEL"})
-    """Validates EC2NodeClasses in the API server alone, without dry runs of EC2 calls."""
+    node_class_cel: bool = field(default=False, metadata={"name": "NodeClassCEL", **NOT_THERE})
+    """Takes expressions over the instance type for `spec.kubelet.maxPods`, `kubeReserved` and
+    `systemReserved` of an EC2NodeClass. Not there yet: a class with one is not ready."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +132,8 @@ class Options:
     instance profile that exists."""
 
     eks_control_plane: bool = False
-    """The API server is EKS's: its version is asked of EKS instead of the server."""
+    """The API server is EKS's, and its version is asked of EKS. Accepted for Karpenter's sake: it
+    is asked there in any case."""
 
     vm_memory_overhead_percent: Fraction = 0.075
     """Share of an instance's memory that the hypervisor and the kernel keep, 0.075 = 7.5 %.
@@ -213,7 +221,8 @@ class Options:
     """Namespace of the Lease; the controller's own when empty."""
 
     disable_controller_warmup: bool = True
-    """Followers start their watches only once they lead: less memory, a slower hand-over."""
+    """Whether followers wait with their watches until they lead. Accepted for Karpenter's sake:
+    every replica watches, so that the next leader can act at once."""
 
     disable_cluster_state_observability: bool = False
     """Leaves out the metrics and events about the mirror of the cluster."""
@@ -280,6 +289,16 @@ class Options:
                 f"at least BATCH_IDLE_DURATION ({text_of(options.batch_idle_duration)})",
             )
         return options
+
+
+def not_there(options: Options) -> list[str]:
+    """Name the gates that are switched on and open nothing."""
+    return [
+        _gate_name(gate)
+        for gates in (options.feature_gates, options.aws_feature_gates)
+        for gate in dataclasses.fields(gates)
+        if gate.metadata.get("not_there") and getattr(gates, gate.name)
+    ]
 
 
 def to_environment(options: Options) -> dict[str, str]:

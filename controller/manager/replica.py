@@ -31,7 +31,7 @@ from controller.manager.metering import MeteredCloud
 from controller.manager.overlaying import OverlaidCloud
 from controller.manager.solving import Solver, SpreadingSolve, TimedSolve
 from controller.manager.watches import Watches, followed
-from controller.options import Options
+from controller.options import Options, not_there
 from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
@@ -101,6 +101,8 @@ class Replica:
 
     async def _live(self) -> None:
         options, metrics = self._options, self._metrics
+        if gates := not_there(options):
+            log.warning("nothing is behind these feature gates yet: %s", ", ".join(gates))
         async with AsyncExitStack() as owned:
             own = owned.enter_async_context
             api = await own(self._client(options.kube_client_qps, options.kube_client_burst))

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from controller import manual
+from controller import manual, options
 from controller.__main__ import main
-from controller.options import SETTINGS, FeatureGates, Options, OptionsError, to_environment
+from controller.options import (
+    SETTINGS,
+    AWSFeatureGates,
+    FeatureGates,
+    Options,
+    OptionsError,
+    not_there,
+    to_environment,
+)
 
 NAMED = {"CLUSTER_NAME": "joiner"}
 
@@ -135,3 +145,20 @@ def test_the_manual_says_of_every_setting_what_it_is_and_what_it_is_by_default()
 def test_asking_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"], {}) == 0
     assert "--metrics-port, METRICS_PORT (default 8080)" in capsys.readouterr().out
+
+
+def test_a_gate_that_opens_nothing_is_named_when_it_is_switched_on() -> None:
+    gates = {"FEATURE_GATES": "NodeRepair=true", "AWS_FEATURE_GATES": "NodeClassCEL=true"}
+
+    assert not_there(Options.parse([], NAMED | gates)) == ["NodeRepair", "NodeClassCEL"]
+    assert not_there(Options.parse([], NAMED)) == []
+
+
+def test_exactly_the_gates_that_nobody_reads_are_marked_so() -> None:
+    room = Path(options.__file__).parent
+    read = "".join(p.read_text() for p in room.rglob("*.py") if p.name != "options.py")
+    gates = [*dataclasses.fields(FeatureGates), *dataclasses.fields(AWSFeatureGates)]
+
+    for gate in gates:
+        is_read = re.search(rf"\.{gate.name}\b", read) is not None
+        assert is_read is not bool(gate.metadata.get("not_there")), gate.name
