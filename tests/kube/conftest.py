@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from controller.apis.kinds import Kind
+from controller.apiserver.errors import NotFoundError
 from controller.kube.access import from_kubeconfig
 from controller.kube.client import Client
+from controller.manager.watches import WATCHED_BY_KOPF
 from testbed.cluster import Cluster
 from testbed.kubeclient import KubeClient, Kubeconfig
 
@@ -48,11 +53,23 @@ async def namespace(admin: KubeClient) -> str:
 
 
 @pytest.fixture
-async def custom_resources(admin: KubeClient) -> None:
-    """The custom resources, installed."""
+async def custom_resources(admin: KubeClient, api: Client) -> None:
+    """The custom resources, installed and served."""
     installed, _ = await admin.list(DEFINITIONS)
     names = {definition["metadata"]["name"] for definition in installed}
     for file in sorted(CRDS.glob("*.yaml")):
         definition = yaml.safe_load(file.read_text())
         if definition["metadata"]["name"] not in names:
             await admin.create(DEFINITIONS, definition)
+    async with asyncio.timeout(60):
+        for kind in WATCHED_BY_KOPF:
+            await _served(api, kind)
+
+
+async def _served(api: Client, kind: Kind[Any]) -> None:
+    while True:
+        try:
+            await api.list(kind)
+            return
+        except NotFoundError:  # a definition takes a moment to be served
+            await asyncio.sleep(0.1)

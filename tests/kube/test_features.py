@@ -1,0 +1,146 @@
+"""What features behind gates write is taken by a real API server, and what they follow is there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from controller.apis import conditions, kinds
+from controller.apis.kinds import Kind
+from controller.apiserver.port import Change
+from controller.cloudprovider.fake import FakeCloud
+from controller.kube.client import Client
+from controller.manager.watches import followed
+from controller.options import FeatureGates, Options
+from controller.reconcilers.capacitybuffer.resolution import Resolution
+from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
+from controller.reconcilers.provisioning.buffers import told
+from controller.reconcilers.provisioning.replication import Replication
+from controller.scheduling.buffers import Fill
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import Metrics
+from tests.reconcilers.world import make_class
+
+EVERYTHING = Options(
+    cluster_name="c",
+    scheduler_config="{}",
+    feature_gates=FeatureGates(node_overlay=True, capacity_buffer=True, static_capacity=True),
+)
+
+pytestmark = pytest.mark.usefixtures("custom_resources")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def mirror(api: Client) -> Cluster:
+    """Return a mirror of all there is, as the watches would fill it."""
+    cluster = Cluster(followed(EVERYTHING))
+    for kind in cluster.mirrored:
+        await _list(api, kind, cluster)
+    return cluster
+
+
+async def _list(api: Client, kind: Kind[Any], cluster: Cluster) -> None:
+    cluster.apply(kind, Change("RESET"))
+    for value in await api.list(kind):
+        cluster.apply(kind, Change("ADDED", value))
+    cluster.apply(kind, Change("SYNCED"))
+
+
+def pool(name: str, **spec: Any) -> dict[str, Any]:
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    requirements = [{"key": "example.com/rack", "operator": "In", "values": ["r1", "r2"]}]
+    template = {"spec": {"nodeClassRef": reference, "requirements": requirements}}
+    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+
+
+async def test_overlays_get_their_conditions(api: Client) -> None:
+    for name in ("one", "two"):
+        body = {"metadata": {"name": name}, "spec": {"requirements": [], "price": "1"}}
+        await api.create(kinds.NODE_OVERLAY, body)
+    await api.create(kinds.NODE_POOL, pool("overlaid"))
+    cluster = await mirror(api)
+    cluster.apply(kinds.EC2_NODE_CLASS, Change("ADDED", make_class()))
+
+    await Evaluation(api, FakeCloud(), cluster, now).reconcile(ALL)
+
+    found = {
+        one.metadata.name: conditions.find(one.status.conditions, "ValidationSucceeded")
+        for one in await api.list(kinds.NODE_OVERLAY)
+    }
+    assert {name: one.reason for name, one in found.items() if one is not None} == {
+        "two": "ValidationSucceeded",
+        "one": "Conflict",
+    }
+    for name in ("one", "two"):
+        await api.delete(kinds.NODE_OVERLAY, name)
+    await api.delete(kinds.NODE_POOL, "overlaid")
+
+
+async def test_buffers_get_their_status_and_lose_what_no_longer_holds(
+    api: Client, namespace: str
+) -> None:
+    container = {"name": "web", "image": "web", "resources": {"requests": {"cpu": "1"}}}
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    body = {"metadata": {"name": "web"}, "template": template}
+    await api.create(kinds.POD_TEMPLATE, body, namespace)
+    spec: dict[str, Any] = {
+        "replicas": 8,
+        "selector": {"matchLabels": labels},
+        "template": template,
+    }
+    await api.create(kinds.DEPLOYMENT, {"metadata": {"name": "web"}, "spec": spec}, namespace)
+    buffer = {
+        "metadata": {"name": "web"},
+        "spec": {"podTemplateRef": {"name": "web"}, "replicas": 2},
+    }
+    await api.create(kinds.CAPACITY_BUFFER, buffer, namespace)
+    key = f"{namespace}/web"
+
+    cluster = await mirror(api)
+    await Resolution(api, cluster, now).reconcile(key)
+    await told(api, cluster, now, {key: Fill(existing=2)})
+    by_template = (await api.get(kinds.CAPACITY_BUFFER, "web", namespace)).status
+    followed_ = {"scalableRef": {"kind": "Deployment", "name": "web"}, "percentage": 50}
+    cleared = {"podTemplateRef": None, "replicas": None}
+    await api.patch(
+        kinds.CAPACITY_BUFFER, "web", {"spec": {**cleared, **followed_}}, namespace=namespace
+    )
+    await Resolution(api, await mirror(api), now).reconcile(key)
+    by_share = (await api.get(kinds.CAPACITY_BUFFER, "web", namespace)).status
+
+    assert by_template.replicas == 2
+    assert by_template.pod_template_generation is not None
+    assert conditions.is_true(by_template.conditions, "ReadyForProvisioning")
+    assert conditions.is_true(by_template.conditions, "Provisioning")
+    assert by_share.replicas == 4
+    assert by_share.pod_template_ref is None
+    assert by_share.pod_template_generation is None
+
+
+async def test_a_static_pool_gets_claims_that_the_schema_takes(api: Client) -> None:
+    created = await api.create(kinds.NODE_POOL, pool("fixed", replicas=2, limits={"nodes": "3"}))
+    ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
+    ready["lastTransitionTime"] = now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = {"status": {"conditions": [ready]}}
+    await api.patch(kinds.NODE_POOL, "fixed", status, subresource="status")
+    cluster = await mirror(api)
+
+    await Replication(api, cluster, Metrics(), now).reconcile("fixed")
+
+    claims = [
+        claim
+        for claim in await api.list(kinds.NODE_CLAIM)
+        if claim.metadata.owner_references[0].uid == created.metadata.uid
+    ]
+    assert len(claims) == 2
+    assert {claim.metadata.labels["example.com/rack"] for claim in claims} == {"r1"}
+    for claim in claims:
+        await api.patch(kinds.NODE_CLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
+        await api.delete(kinds.NODE_CLAIM, claim.metadata.name)
+    await api.delete(kinds.NODE_POOL, "fixed")
