@@ -176,7 +176,8 @@ class Options:
     satisfies it (`BestEffort`)."""
 
     ignore_dra_requests: bool = True
-    """Leaves pods with resource claims (dynamic resource allocation) alone."""
+    """Leaves pods with resource claims (dynamic resource allocation) alone. `false` needs
+    Kubernetes 1.34, the first to serve `resource.k8s.io/v1`."""
 
     scheduler_config: str = ""
     """The cluster's default topology spread constraints, as kube-scheduler was given them

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from controller.apis import (
     capacitybuffer,
+    devices,
     ec2nodeclass,
     nodeclaim,
     nodeoverlay,
@@ -81,6 +82,15 @@ PRIORITY_CLASS = Kind(
 )
 REPLICATION_CONTROLLER = Kind(
     "v1", "ReplicationController", "replicationcontrollers", True, workloads.ReplicationController
+)
+RESOURCE_SLICE = Kind(
+    "resource.k8s.io/v1", "ResourceSlice", "resourceslices", False, devices.ResourceSlice
+)
+RESOURCE_CLAIM = Kind(
+    "resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True, devices.ResourceClaim
+)
+DEVICE_CLASS = Kind(
+    "resource.k8s.io/v1", "DeviceClass", "deviceclasses", False, devices.DeviceClass
 )
 SERVICE = Kind("v1", "Service", "services", True, workloads.Service)
 EVENT = Kind("v1", "Event", "events", True, workloads.Event)

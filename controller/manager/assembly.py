@@ -173,6 +173,7 @@ class Assembly:
             kinds.NODE_OVERLAY: self._overlay_changed,
             kinds.CAPACITY_BUFFER: self._buffer_changed,
             kinds.POD_TEMPLATE: self._template_changed,
+            kinds.RESOURCE_SLICE: self._slice_changed,
         }
         if kind in concerned:
             concerned[kind](before, after)
@@ -278,6 +279,13 @@ class Assembly:
                 reference is not None and reference.name == template.name
             ):
                 self._buffers.nudge(key_of(buffer))
+
+    def _slice_changed(self, before: Any, after: Any) -> None:
+        # A node may have waited for these devices to be ready for pods.
+        node = self._cluster.get(kinds.NODE, (after or before).spec.node_name)
+        claim = self._cluster.claim_of(node) if node is not None else None
+        if claim is not None:
+            self._claims.nudge(claim.metadata.name)
 
     def _attachment_changed(self, before: Any, after: Any) -> None:
         self._nodes.nudge((after or before).spec.node_name)

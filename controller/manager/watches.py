@@ -43,6 +43,10 @@ SELECTING: tuple[Kind[Any], ...] = (
 """The kinds whose selectors say among whom a pod is spread by default."""
 
 
+DEVICES: tuple[Kind[Any], ...] = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
+"""The kinds of dynamic resource allocation."""
+
+
 def followed(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds to mirror: those always needed, and those of the features switched on."""
     gates = options.feature_gates
@@ -51,6 +55,7 @@ def followed(options: Options) -> tuple[Kind[Any], ...]:
         *((kinds.NODE_OVERLAY,) if gates.node_overlay else ()),
         *((kinds.CAPACITY_BUFFER, kinds.POD_TEMPLATE) if gates.capacity_buffer else ()),
         *(SELECTING if options.scheduler_config else ()),
+        *(() if options.ignore_dra_requests else DEVICES),
     )
 
 

@@ -70,10 +70,16 @@ class DeviceClaims:
         self._moving = {
             pod.key for pod in self._pods.values() if pod.spec.node_name or pod.key in bound
         }
-        self._users = Counter(
-            key for pod in self._pods.values() for key in {name for name, _ in _named(pod)}
-        )
         self._nodes = {one.name: one for one in snapshot.nodes if not one.deleting}
+        expected = [
+            pod
+            for pod in snapshot.pods
+            if pod.spec.resource_claims
+            and pod.spec.node_name in self._nodes
+            and pod.key not in self._pods
+        ]
+        everyone = (*self._pods.values(), *expected)
+        self._users = Counter(key for pod in everyone for key in {name for name, _ in _named(pod)})
         self.inventory = Inventory(one for one in snapshot.resource_slices if self._is_here(one))
         self.ledger = self._given()
         self.homes: dict[str, Home] = {}
@@ -85,6 +91,8 @@ class DeviceClaims:
         self._offers: dict[str, Offer] = {}
         self._hopeless: set[tuple[str, bytes]] = set()
         self._held: defaultdict[tuple[str, bytes], list[tuple[Pick, ...]]] = defaultdict(list)
+        for pod in expected:
+            self._expect(pod)
 
     def shapes(self, shape: Shape) -> tuple[list[Shape], dict[str, str]]:
         """Part a shape by what its pods' claims are like; with pods that cannot run yet, and why.
@@ -228,6 +236,13 @@ class DeviceClaims:
         if not served.count and most:
             self._hopeless.add((name, equipment.signature))
         return served
+
+    def _expect(self, pod: Pod) -> None:
+        """Set devices aside for a pod that was promised a node and is not allocated any yet."""
+        try:
+            self.put(self._equipment(pod), pod.spec.node_name, 1)
+        except ValueError:
+            return  # it will be told when it waits again
 
     def _equipment(self, pod: Pod) -> Equipment:
         own: list[tuple[bytes, Wanted]] = []

@@ -325,6 +325,9 @@ class Cluster:
             storage_classes=self.list(kinds.STORAGE_CLASS),
             csi_nodes=self.list(kinds.CSI_NODE),
             pod_disruption_budgets=self.list(kinds.POD_DISRUPTION_BUDGET),
+            resource_slices=self.list(kinds.RESOURCE_SLICE),
+            resource_claims=self.list(kinds.RESOURCE_CLAIM),
+            device_classes=self.list(kinds.DEVICE_CLASS),
         )
 
     # How it is kept.

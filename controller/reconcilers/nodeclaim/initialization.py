@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from controller.apis import conditions, labels, quantities
+from controller.apis.devices import ResourceSlice
 from controller.apis.kinds import NODE
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodes import Node
@@ -19,8 +22,13 @@ class Obstacle(NamedTuple):
     message: str
 
 
-def obstacle(claim: NodeClaim, node: Node | None) -> Obstacle | None:
-    """Return what the node still waits for, or None when it is ready for pods."""
+def obstacle(
+    claim: NodeClaim, node: Node | None, slices: Iterable[ResourceSlice] | None = None
+) -> Obstacle | None:
+    """Return what the node still waits for, or None when it is ready for pods.
+
+    `slices` are all devices that drivers have published; None where nobody asks.
+    """
     if node is None:
         return Obstacle("NodeNotFound", "Node not registered with cluster")
     if not conditions.is_true(node.status.conditions, "Ready"):
@@ -40,6 +48,11 @@ def obstacle(claim: NodeClaim, node: Node | None) -> Obstacle | None:
         return Obstacle(
             "ResourceNotRegistered", f'Resource "{missing}" was requested but not registered'
         )
+    silent = _silent_driver(claim, node, slices) if slices is not None else None
+    if silent is not None:
+        return Obstacle(
+            "DRADriverPoolsNotPublished", f'Driver "{silent}" has not published its devices'
+        )
     return None
 
 
@@ -57,3 +70,27 @@ def _missing_resource(claim: NodeClaim, node: Node) -> str | None:
         ):
             return name
     return None
+
+
+def _silent_driver(claim: NodeClaim, node: Node, slices: Iterable[ResourceSlice]) -> str | None:
+    """Return a driver that pods planned for the node count on, and that has no whole pool there."""
+    expected = claim.metadata.annotations.get(labels.REQUESTED_DRA_DRIVERS, "")
+    if not expected:
+        return None
+    own = [one for one in slices if _is_local(one, node.metadata.name)]
+    last: dict[tuple[str, str], int] = {}
+    for one in own:
+        pool = (one.spec.driver, one.spec.pool.name)
+        last[pool] = max(last.get(pool, 0), one.spec.pool.generation)
+    shown = Counter(
+        (one.spec.driver, one.spec.pool.name, one.spec.pool.resource_slice_count)
+        for one in own
+        if one.spec.pool.generation == last[(one.spec.driver, one.spec.pool.name)]
+    )
+    whole = {driver for (driver, _, count), found in shown.items() if found == count}
+    return next((name for name in expected.split(",") if name not in whole), None)
+
+
+def _is_local(one: ResourceSlice, node: str) -> bool:
+    owners = (ref.name for ref in one.metadata.owner_references if ref.kind == "Node")
+    return node in (one.spec.node_name, *owners)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from controller.apis import conditions, labels
-from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, RESOURCE_SLICE
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.nodes import Node
@@ -194,7 +194,9 @@ class Lifecycle:
         if conditions.is_true(claim.status.conditions, INITIALIZED):
             return claim
         node = self.cluster.get(NODE, claim.status.node_name)
-        obstacle = initialization.obstacle(claim, node)
+        followed = RESOURCE_SLICE in self.cluster.mirrored
+        slices = self.cluster.list(RESOURCE_SLICE) if followed else None
+        obstacle = initialization.obstacle(claim, node, slices)
         if obstacle is not None:
             return await self._with_condition(
                 claim, INITIALIZED, "Unknown", reason=obstacle.reason, message=obstacle.message

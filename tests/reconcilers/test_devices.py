@@ -1,0 +1,170 @@
+"""Pods that claim devices get nodes that have them, and those are ready once drivers say so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.devices import ResourceClaim, ResourceSlice
+from controller.apis.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.pods import Pod, PodResourceClaim
+from controller.manager.watches import followed
+from controller.options import Options
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.scheduling.settings import Settings
+from controller.state.snapshot import Snapshot
+from tests.builders import make_type
+from tests.reconcilers.test_provisioning import Scenario
+from tests.reconcilers.world import Unprepared, make_class, make_pool, make_waiting_pod
+from tests.scheduling.devices import (
+    DRIVER,
+    GPU,
+    gpus,
+    make_resource_claim,
+    make_slice,
+    with_devices,
+)
+
+DEVICES = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
+
+
+class WithDevices(Scenario):
+    """A provisioner that heeds claims, and the life of the nodes it asks for."""
+
+    def __init__(self, *features: kinds.Kind[Any]) -> None:
+        super().__init__(*features)
+        world = self.world
+        world.cloud.types = (with_devices(make_type("g-1"), gpus(1)),)
+        self.lifecycle = Lifecycle(
+            world.api,
+            world.cloud,
+            world.cluster,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            Finalization(world.api, world.cloud, world.cluster, world.metrics, world.clock),
+            preparation=Unprepared(),
+        )
+
+    async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        self.asked.append(sorted(p.key for p in pods))
+        return schedule(pods, snapshot=snapshot, settings=Settings(ignore_dra_requests=False))
+
+    async def live(self, claim: NodeClaim) -> NodeClaim:
+        """Take the claim's next steps."""
+        self.world.see()
+        await self.lifecycle.reconcile(claim.metadata.name)
+        self.world.see()
+        found = self.world.claim(claim.metadata.name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def scenario() -> WithDevices:
+    scenario = WithDevices(*DEVICES)
+    scenario.world.seed(make_class(), make_pool(), GPU)
+    return scenario
+
+
+def claimed(name: str) -> tuple[Pod, ResourceClaim]:
+    """A pod that waits, and its claim to one GPU."""
+    pod = make_waiting_pod(name)
+    claims = [PodResourceClaim(name="gpu", resource_claim_name=f"{name}-gpu")]
+    spec = msgspec.structs.replace(pod.spec, resource_claims=claims)
+    return msgspec.structs.replace(pod, spec=spec), make_resource_claim(f"{name}-gpu")
+
+
+def on(slice_: ResourceSlice, count: int) -> ResourceSlice:
+    """The same slice as one of so many of its pool."""
+    pool = msgspec.structs.replace(slice_.spec.pool, resource_slice_count=count)
+    return msgspec.structs.replace(slice_, spec=msgspec.structs.replace(slice_.spec, pool=pool))
+
+
+async def test_a_node_is_made_for_a_pods_devices_and_is_ready_once_they_are_there(
+    scenario: WithDevices,
+) -> None:
+    world = scenario.world
+    world.seed(*claimed("web"))
+
+    await scenario.round()
+    (claim,) = world.claims()
+    assert claim.metadata.annotations[labels.REQUESTED_DRA_DRIVERS] == DRIVER
+
+    claim = await scenario.live(claim)
+    node = world.join(claim)
+    claim = await scenario.live(claim)
+    waiting = conditions.find(claim.status.conditions, INITIALIZED)
+    assert waiting is not None
+    assert (waiting.status, waiting.reason) == ("Unknown", "DRADriverPoolsNotPublished")
+    assert DRIVER in waiting.message
+
+    shown = make_slice(gpus(1), node=node.metadata.name)
+    world.seed(on(shown, 2))
+    claim = await scenario.live(claim)
+    assert not conditions.is_true(claim.status.conditions, INITIALIZED), "half of a pool"
+
+    world.seed(on(shown, 1))
+    claim = await scenario.live(claim)
+    assert conditions.is_true(claim.status.conditions, INITIALIZED)
+
+
+async def test_devices_of_a_node_on_its_way_are_kept_for_the_pods_planned_there(
+    scenario: WithDevices,
+) -> None:
+    world = scenario.world
+    world.seed(*claimed("web"))
+    await scenario.round()
+    await scenario.live(world.claims()[0])
+
+    world.seed(*claimed("late"))
+    await scenario.round()
+
+    assert scenario.asked[-1] == ["default/late"]
+    assert len(world.claims()) == 2
+
+
+async def test_a_pod_without_a_claim_yet_is_told_so_and_tried_again(
+    scenario: WithDevices,
+) -> None:
+    pod, claim = claimed("web")
+    scenario.world.seed(pod)
+    await scenario.round()
+    assert not scenario.world.claims()
+    (told,) = await scenario.world.events("FailedScheduling")
+    assert "resource claim default/web-gpu does not exist" in told
+
+    scenario.world.seed(claim)
+    await scenario.round()
+    assert len(scenario.world.claims()) == 1
+
+
+async def test_nobody_waits_for_drivers_where_claims_are_ignored() -> None:
+    scenario = WithDevices()
+    scenario.world.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    await scenario.round()
+    (claim,) = scenario.world.claims()
+    marked = {"metadata": {"annotations": {labels.REQUESTED_DRA_DRIVERS: DRIVER}}}
+    await scenario.world.api.patch(kinds.NODE_CLAIM, claim.metadata.name, marked)
+
+    claim = await scenario.live(claim)
+    scenario.world.join(claim)
+    claim = await scenario.live(claim)
+
+    assert conditions.is_true(claim.status.conditions, INITIALIZED)
+
+
+def test_the_mirror_follows_devices_only_where_claims_are_heeded() -> None:
+    options = Options(cluster_name="c")
+    assert not set(DEVICES) & set(followed(options))
+
+    heeding = dataclasses.replace(options, ignore_dra_requests=False)
+    assert set(DEVICES) <= set(followed(heeding))
