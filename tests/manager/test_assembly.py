@@ -11,13 +11,15 @@ import msgspec
 import pytest
 
 from controller.apis import conditions, kinds, labels
+from controller.apis.capacitybuffer import CapacityBuffer, CapacityBufferSpec, LocalReference
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Pod
+from controller.apis.pods import Pod, PodTemplateSpec
 from controller.apis.taints import Requirement, Taint
+from controller.apis.workloads import PodTemplate
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
 from controller.manager.assembly import Assembly, Ports
@@ -213,3 +215,43 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: World) 
     machine = world.cloud.machines[launched.status.provider_id]
     assert machine.instance_type == "m5.xlarge"
     assert launched.metadata.annotations[labels.PRICE_OVERLAY_APPLIED] == "true"
+
+
+@pytest.mark.parametrize("world", [FeatureGates(capacity_buffer=True)], indirect=True)
+async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_its_template_is_there(
+    world: World,
+) -> None:
+    reference = LocalReference(name="web")
+    spec = CapacityBufferSpec(pod_template_ref=reference, replicas=1)
+    name = ObjectMeta(name="web", namespace="team", generation=1)
+    world.api.seed(make_class(), make_pool(), CapacityBuffer(metadata=name, spec=spec))
+    async with asyncio.timeout(20):
+        async for change in world.api.watch(kinds.CAPACITY_BUFFER):
+            status = change.object.status if change.object is not None else None
+            if status is not None and conditions.find(status.conditions, "ReadyForProvisioning"):
+                break
+
+    template = PodTemplateSpec(spec=make_waiting_pod("mould").spec)
+    world.api.seed(PodTemplate(metadata=name, template=template))
+
+    assert (await world.claim("Launched")).metadata.labels[labels.NODEPOOL] == "default"
+
+
+@pytest.mark.parametrize("world", [FeatureGates(static_capacity=True)], indirect=True)
+async def test_a_static_pool_is_kept_at_its_number_whatever_becomes_of_its_claims(
+    world: World,
+) -> None:
+    pool = make_pool("fixed")
+    fixed = msgspec.structs.replace(pool.spec, replicas=1)
+    world.api.seed(make_class(), msgspec.structs.replace(pool, spec=fixed))
+
+    first = await world.claim("Launched")
+    await world.api.delete(kinds.NODE_CLAIM, first.metadata.name)
+
+    async with asyncio.timeout(20):
+        async for change in world.api.watch(kinds.NODE_CLAIM):
+            heir = change.object
+            if heir is not None and heir.metadata.uid != first.metadata.uid:
+                break
+    assert heir is not None
+    assert heir.metadata.labels[labels.NODEPOOL] == "fixed"

@@ -147,7 +147,9 @@ class Provisioner:
             answer = await self.solve([*pods, *virtual], snapshot)
         results, fills = apart(answer, virtual)
         self.metrics.solved(results)
-        log.info(
+        log.log(
+            # Buffers are looked at all the time, which is no news while their room is there.
+            logging.INFO if pods or results.new_nodes else logging.DEBUG,
             "computed new nodes for pods",
             extra={
                 "pods": len(pods),
