@@ -55,19 +55,24 @@ def unfolded(opened: Opened, kind: int, classes: Sequence[Sequence[Portion]]) ->
 
 
 class Families:
-    """Portions on planned nodes as classes: a family has one for each choice of domains, the
-    one that was made first of all. Within a family pods are interchangeable.
+    """Portions on planned nodes, and some that found no place, as classes: a family has one
+    for each choice of domains, the one that was made first of all. Within a family pods are
+    interchangeable.
     """
 
     def __init__(
-        self, planned: Sequence[Planned], in_all_domains: Callable[[Portion], list[Portion]]
+        self,
+        planned: Sequence[Planned],
+        waiting: Sequence[Portion],
+        in_all_domains: Callable[[Portion], list[Portion]],
     ) -> None:
         """Ask for each portion in all its domains."""
         self.classes: list[Portion] = []
         self.origins: list[Portion] = []
         self._family_of: dict[int, range] = {}
-        self._planned = planned
-        for portion in (one for node in planned for one, _ in node.members):
+        self._planned, self._waiting = planned, waiting
+        there = [one for node in planned for one, _ in node.members]
+        for portion in (*there, *waiting):
             if id(portion) not in self._family_of:
                 found = in_all_domains(portion)
                 begin = len(self.classes)
@@ -84,6 +89,11 @@ class Families:
             for one in family
         ]
 
+    @property
+    def waiting(self) -> list[int]:
+        """The classes of the pods that found no place, one for each pod."""
+        return [self._family_of[id(one)][0] for one in self._waiting for _ in one.keys]
+
     def pods(self) -> Indices:
         """Return who is where, as numbers; nodes × classes."""
         found = np.zeros((len(self._planned), len(self.classes)), dtype=np.int64)
@@ -98,6 +108,8 @@ class Families:
         bound to each other keeps the very same.
         """
         keys_of: defaultdict[range, list[str]] = defaultdict(list)
+        for portion in self._waiting:
+            keys_of[self._family_of[id(portion)]].extend(portion.keys)
         for node in self._planned:
             for portion, keys in node.members if not node.is_bound else ():
                 keys_of[self._family_of[id(portion)]].extend(keys)

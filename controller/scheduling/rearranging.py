@@ -122,9 +122,16 @@ class Rearrangement:
             crowd=Crowd.holding(problem.rules, np.arange(held.shape[1]), held),
         )
 
-    def run(self) -> bool:
-        """Rearrange the nodes; False when that brought nothing."""
+    def run(self, waiting: Sequence[int]) -> bool:
+        """Take in pods that found no place (their classes), and rearrange the nodes; False when
+        that brought nothing.
+        """
         better, improving = False, True
+        for one in waiting:
+            place = self._cheapest(one, opening=True)
+            if place is not None:
+                self._put(place)
+                better = True
         while improving and self._patience > 0:
             improving = False
             for chosen, kind in self._selections():

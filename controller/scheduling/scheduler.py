@@ -111,6 +111,7 @@ class Solve:
         self._planned: list[Planned] = []
         self._filled: list[tuple[Portion, int]] = []
         self._held_back: list[Wish] = []
+        self._left_over: list[Wish] = []
         self._opening: Mask | None = None
         self._bound = 0.0
         self._volumes = VolumeIndex(snapshot)
@@ -825,7 +826,7 @@ class Solve:
         rounds in which they were packed.
         """
         planned, given = self._planned, self._left
-        families = Families(planned, self._in_all_domains)
+        families = Families(planned, self._left_behind(), self._in_all_domains)
         weights = self._weight_of_variant
         # A new node is of the pools whose turn it was; joining one, no matter its pool.
         opening = [
@@ -852,11 +853,27 @@ class Solve:
             np.array([one.is_bound for one in planned]),
         )
         self._left = given
-        if again.run():
+        if again.run(families.waiting):
             nodes = again.nodes
             made = np.where(nodes.kind < 0, -1, kinds[nodes.kind])
             self._planned = families.named(made.tolist(), nodes.pods[:, : len(rules)])
             self._left = nodes.stock * self._limit_units
+            for key in (key for one in self._planned for _, keys in one.members for key in keys):
+                self._unschedulable.pop(key, None)
+
+    def _left_behind(self) -> list[Portion]:
+        """Return the pods that found no place, the more important first, in some domains to
+        begin with.
+        """
+        found = []
+        for wish in sorted(self._left_over, key=lambda one: (one.is_room, one.shape.index)):
+            keys, possible = self._domain_rules(wish).keys, wish.reading.possible
+            domains = self._combinations(possible, keys)
+            fits = len(self._fitting_kinds(possible, wish)) > 0
+            if fits and domains and wish.number <= FEW and not wish.wants_company:
+                pins = tuple(zip(keys, domains[0], strict=True))
+                found.append(Portion(wish, pins, list(wish.keys), possible))
+        return found
 
     def _in_all_domains(self, portion: Portion) -> list[Portion]:
         """Return a portion, first of all as it is, in each combination of domains in which
@@ -902,6 +919,7 @@ class Solve:
         if len(self._stock.left):
             self._squeeze_in(wish)
         if wish.number:
+            self._left_over.append(wish)
             self._give_up(wish.keys, self._causes(wish))
         return []
 

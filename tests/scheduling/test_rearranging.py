@@ -155,3 +155,35 @@ def test_taints_hold_for_the_shared_node_too() -> None:
     owner = make_pod(cpu="100m", node_selector={"team": "red"}, tolerations=[tolerate("own")])
 
     expect_nodes(schedule_on(snapshot, [guest, owner]), 2)
+
+
+def test_pods_that_limits_left_behind_share_what_is_planned_at_the_cost_of_a_preference() -> None:
+    pool = make_nodepool(limits={"cpu": "4"})
+    apart = [(92, near({"app": "db"}))]
+    pods = make_pods(2, labels={"app": "db"}, cpu="100m", preferred_anti_affinity=apart)
+
+    expect_nodes(schedule_on(pool, pods, types=[LARGE]), 1)
+
+
+def test_pods_that_limits_left_behind_join_a_zone_they_had_not_chosen() -> None:
+    kind = make_type(
+        "four",
+        offerings=[
+            make_offering("zone-b", labels.ON_DEMAND, 0.2),
+            make_offering("zone-c", labels.ON_DEMAND, 0.1),
+        ],
+    )
+    fixed = make_pod(cpu="2", node_selector={labels.ZONE: "zone-b"}, priority=1)
+    level = make_pod(labels=WEB, cpu="1", spreads=[spread(WEB)])
+    pool = make_nodepool(limits={"cpu": "4"})
+
+    expect_nodes(schedule_on(make_snapshot(pool, types=[kind]), [fixed, level]), 1)
+
+
+def test_pods_that_fit_nowhere_do_not_disturb_the_others() -> None:
+    lost = [make_pod(cpu="900"), make_pod(node_selector={"team": "none"})]
+
+    results = schedule_on(make_nodepool(), [*lost, *make_pods(2)], types=[LARGE])
+
+    assert set(results.unschedulable) == {pod.key for pod in lost}
+    assert len(results.new_nodes) == 1
