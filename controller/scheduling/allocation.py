@@ -14,8 +14,7 @@ from typing import Any
 from controller.apis import devices as wire
 from controller.apis.quantities import parse
 from controller.apis.taints import Toleration
-from controller.constraints.cel import Expression, expression
-from controller.constraints.celfunctions import CelError
+from controller.constraints.cel import CelError, Expression, expression
 from controller.constraints.taints import untolerated
 from controller.scheduling.devices import Device, Ledger, Offer, Reach
 

@@ -17,7 +17,7 @@ from controller.apis.pods import NodeSelector
 from controller.apis.quantities import parse
 from controller.apis.taints import Taint
 from controller.constraints import requirements
-from controller.constraints.celfunctions import CelError, Quantity, Semver
+from controller.constraints.cel import CelError, Quantity, Semver
 
 Key = tuple[str, str, str, str]
 """Where a device is promised (empty for a published one), its driver, pool and name."""

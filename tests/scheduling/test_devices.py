@@ -197,7 +197,7 @@ def test_a_selector_that_fails_on_a_device_ends_the_allocation_there() -> None:
 
     results = solve(pods, claims, types=[gpu_type(1, price=1.0)])
 
-    expect_unschedulable(results, pods[0], "selector of request gpu fails", "there is no missing")
+    expect_unschedulable(results, pods[0], "selector of request gpu fails", 'map : "missing"')
 
 
 def test_causes_name_class_and_selector() -> None:
