@@ -110,6 +110,7 @@ def test_and_outlives_an_error_when_the_other_side_is_false(text: str) -> None:
         ("1 / 0 == 0", "divide by zero"),
         ("[1][1] == 1", "index=1 size=1"),
         ("quantity('1m').asInteger() == 0", "the quantity is not whole"),
+        ("quantity('1e9999999').sign() == 1", "'1e9999999' is not a quantity"),
         ("semver('1.2') == semver('1.2')", "'1.2' is not a semantic version"),
         ("quantity('1').isLessThan(semver('1.2.3'))", "'<' not supported between"),
         ("device.attributes['gpu.example.com'].version.startsWith('1')", "(bytes).startsWith"),
