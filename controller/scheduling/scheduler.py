@@ -111,7 +111,7 @@ class Solve:
         self._planned: list[Planned] = []
         self._filled: list[tuple[Portion, int]] = []
         self._held_back: list[Wish] = []
-        self._left_over: list[Wish] = []
+        self._placeless: list[Wish] = []
         self._opening: Mask | None = None
         self._bound = 0.0
         self._volumes = VolumeIndex(snapshot)
@@ -866,7 +866,7 @@ class Solve:
         begin with.
         """
         found = []
-        for wish in sorted(self._left_over, key=lambda one: (one.is_room, one.shape.index)):
+        for wish in sorted(self._placeless, key=lambda one: (one.is_room, one.shape.index)):
             keys, possible = self._domain_rules(wish).keys, wish.reading.possible
             domains = self._combinations(possible, keys)
             fits = len(self._fitting_kinds(possible, wish)) > 0
@@ -919,7 +919,7 @@ class Solve:
         if len(self._stock.left):
             self._squeeze_in(wish)
         if wish.number:
-            self._left_over.append(wish)
+            self._placeless.append(wish)
             self._give_up(wish.keys, self._causes(wish))
         return []
 
