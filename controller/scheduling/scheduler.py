@@ -863,10 +863,11 @@ class Solve:
 
     def _left_behind(self) -> list[Portion]:
         """Return the pods that found no place, the more important first, in some domains to
-        begin with.
+        begin with. Not those that claim devices, which are given as nodes are packed.
         """
         found = []
-        for wish in sorted(self._placeless, key=lambda one: (one.is_room, one.shape.index)):
+        plain = (one for one in self._placeless if one.shape.equipment is None)
+        for wish in sorted(plain, key=lambda one: (one.is_room, one.shape.index)):
             keys, possible = self._domain_rules(wish).keys, wish.reading.possible
             domains = self._combinations(possible, keys)
             fits = len(self._fitting_kinds(possible, wish)) > 0
