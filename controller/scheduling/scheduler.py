@@ -12,34 +12,32 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 
 from controller.apis.pods import Pod
-from controller.apis.taints import Toleration
 from controller.constraints import resources
-from controller.constraints.hostports import HostPort, conflict
-from controller.constraints.requirements import Requirements, agreement, conjunction, one_of, read
-from controller.constraints.taints import PREFER_NO_SCHEDULE, TOLERATE_PREFERENCES, untolerated
+from controller.constraints.requirements import Requirements, conjunction, one_of, read
+from controller.constraints.taints import PREFER_NO_SCHEDULE
 from controller.scheduling import causes as why
 from controller.scheduling.affinity import ride
 from controller.scheduling.claims import Claims
-from controller.scheduling.crowds import NodeCrowds, clashes
-from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, Vector
+from controller.scheduling.crowds import NodeCrowds
+from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
 from controller.scheduling.encoding import catalog as encoded
 from controller.scheduling.equipping import Devices
-from controller.scheduling.giveaways import overstatement, visible
-from controller.scheduling.kinds import undominated
+from controller.scheduling.giveaways import overstatement
 from controller.scheduling.limits import stock as stock_of
 from controller.scheduling.market import Market, market
 from controller.scheduling.minimums import flexible_room
 from controller.scheduling.nodes import Nodes
+from controller.scheduling.openings import Openings
 from controller.scheduling.packing import pack
 from controller.scheduling.planning import Families, Planned, unfolded
+from controller.scheduling.posing import Poser, barred_rows
 from controller.scheduling.preferences import Demand, first_demand, relaxed
 from controller.scheduling.pricing import lower_bound
-from controller.scheduling.problem import NodeRules, Problem
+from controller.scheduling.reading import Reader, sites, size_of
 from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.settings import Settings
@@ -49,8 +47,6 @@ from controller.scheduling.topology import Group, Groups, Kind, count_running, d
 from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
 from controller.state.snapshot import Snapshot
-
-NO_KINDS = np.zeros(0, dtype=np.int64)
 
 NEW_NODE = "a new node"
 """The domain under which a company that starts on a new node is counted."""
@@ -117,34 +113,31 @@ class Solve:
         self._volumes = VolumeIndex(snapshot)
         self._devices = Devices(pods, snapshot, catalog)
         self._demands = self._first_demands(shapes([self._volumes.settled(pod) for pod in pods]))
-        names = sorted({name for shape, _ in self._demands for name in shape.requests})
+        names = tuple(sorted({name for shape, _ in self._demands for name in shape.requests}))
         waiting = {key for shape, _ in self._demands for key in shape.keys}
         running = [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in waiting]
-        self._names = tuple(names)
-        self._nodes = Nodes(
-            snapshot.nodes, pods=running, daemons=catalog.daemons, names=self._names
-        )
+        self._nodes = Nodes(snapshot.nodes, pods=running, daemons=catalog.daemons, names=names)
         self._groups = self._stated_groups(snapshot, running)
-        self._fitting: dict[tuple[bytes, bytes], Indices] = {}
-        self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
-        self._unit_prices: dict[tuple[bytes, bytes], float] = {}
-        self._selecting: dict[tuple[object, ...], tuple[Group, ...]] = {}
-        self._readings: dict[int, Reading] = {}
         self._rules: dict[Reading, Rules] = {}
         self._weaker: dict[Reading, Demand | None] = {}
-        self._per_node: dict[tuple[tuple[Group, ...], ...], tuple[tuple[int, ...], ...]] = {}
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
-        self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
-        self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
         self._promises: dict[tuple[object, ...], int] = {}
         self._market = self._opened_market()
-        weight_of_pool = np.array([pool.weight for pool in catalog.pools], dtype=np.int64)
-        self._weight_of_variant = weight_of_pool[self._market.pool_of_variant]
         self._room = flexible_room(
             self._market,
-            along(self._names, catalog)[self._market.row_of],
+            along(names, catalog)[self._market.row_of],
             settings,
-            [self._size(shape) for shape, _ in self._demands],
+            [size_of(shape, names) for shape, _ in self._demands],
+        )
+        self._openings = Openings(self._market, self._room)
+        self._reader = Reader(
+            catalog,
+            self._market,
+            self._nodes,
+            self._groups,
+            self._devices,
+            openings=self._openings,
+            names=names,
         )
         self._stock = stock_of(catalog, snapshot.nodes)
         # Reservations are limits as well: a node of one takes one of its instances.
@@ -159,7 +152,14 @@ class Solve:
         # powers of two numbers come back as they went.
         most = self._consumption.max(axis=0, initial=1.0)
         self._limit_units = np.exp2(np.floor(np.log2(most)))
-        self._prices = visible(self._market.price)
+        self._poser = Poser(
+            catalog,
+            self._market,
+            self._groups,
+            room=self._room,
+            consumption=self._consumption,
+            limit_units=self._limit_units,
+        )
         bought = self._market.price[held < 0]
         self._overstated = overstatement(self._market.price, sum(counts))
         self._overstated += overstatement(bought, len(pods))
@@ -171,7 +171,7 @@ class Solve:
 
     def run(self) -> Results:
         """Answer."""
-        first = (self._wish(shape, demand, shape.keys) for shape, demand in self._demands)
+        first = (self._reader.wish(shape, demand, shape.keys) for shape, demand in self._demands)
         self._rounds([self._attainable(wish) for wish in first])
         self._rounds(self._last_tries())
         if 0 < sum(one.number for one in self._planned) <= FEW and not self._expired():
@@ -253,7 +253,7 @@ class Solve:
     def _opened_market(self) -> Market:
         asked: list[Requirements] = []
         for shape, demand in self._characters():
-            asked.extend(self._sites(shape, demand))
+            asked.extend(sites(shape, demand, self._devices))
             asked.extend(read(one.preference.match_expressions) for one in demand.preferred_nodes)
         asked.extend(self._devices.questions)
         for key in sorted({group.key for group in self._groups.all if not group.per_node}):
@@ -261,99 +261,6 @@ class Solve:
             values |= {v for one in asked if key in one for v in one[key].values}
             asked.extend({key: one_of(value)} for value in sorted(values))
         return market(self._catalog, asked)
-
-    def _size(self, shape: Shape) -> Vector:
-        return np.array([shape.requests.get(name, 0) for name in self._names], dtype=np.float64)
-
-    def _wish(self, shape: Shape, demand: Demand, keys: Sequence[str]) -> Wish:
-        reading = self._readings.get(id(demand))
-        if reading is None:
-            reading = self._readings[id(demand)] = self._reading(shape, demand)
-        wish = Wish(
-            shape=shape,
-            reading=reading,
-            keys=list(keys),
-            owned=reading.owned,
-            size=self._size(shape),
-            variants=np.zeros_like(reading.possible),
-            tiers=(),
-        )
-        wish.tiers = self._weights(wish)
-        self._next_tier(wish)
-        return wish
-
-    def _weights(self, wish: Wish) -> tuple[int, ...]:
-        """Return the weights of the pools that could make a node for such pods, greatest first."""
-        key = (wish.reading.possible.tobytes(), wish.size.tobytes())
-        known = self._tiers.get(key)
-        if known is None:
-            kinds = self._fitting_kinds(wish.reading.possible, wish)
-            pools = np.unique(self._market.pool_of_variant[self._market.variant_of[kinds]])
-            weights = {self._catalog.pools[pool].weight for pool in pools.tolist()}
-            known = self._tiers[key] = tuple(sorted(weights, reverse=True))
-        return known
-
-    def _reading(self, shape: Shape, demand: Demand) -> Reading:
-        liked = self._market.meeting(demand.liked)
-        places = self._sites(shape, demand)
-        truths = tuple(self._market.meeting(one) & liked for one in places)
-        possible = self._meeting_any(truths)
-        own = possible
-        if len(places) != len(demand.strict) or places != demand.strict:
-            own = self._meeting_any([self._market.meeting(one) & liked for one in demand.strict])
-        hardened = (*demand.tolerations, TOLERATE_PREFERENCES)
-        # What devices there are on nodes that exist is another matter.
-        reached = places if shape.equipment is None else _places(shape, demand)
-        wanted = [agreement(one, demand.liked) for one in reached]
-        nodes = self._nodes.meeting([one for one in wanted if one is not None])
-        nodes &= self._nodes.tolerated(hardened)
-        return Reading(
-            demand=demand,
-            owned=groups_of(shape, demand, self._groups),
-            counted=self._counting(shape),
-            places=places,
-            truths=truths,
-            own=own,
-            tolerated=self._tolerated(hardened),
-            possible=possible & self._tolerated(demand.tolerations),
-            nodes=nodes,
-        )
-
-    def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
-        """Mark the variants of pools whose taints are all tolerated."""
-        pools = [untolerated(pool.taints, tolerations) is None for pool in self._catalog.pools]
-        return np.array(pools, dtype=np.bool_)[self._market.pool_of_variant]
-
-    def _sites(self, shape: Shape, demand: Demand) -> tuple[Requirements, ...]:
-        """Return the alternatives of a new node: where it may be, and with which devices."""
-        places = _places(shape, demand)
-        if shape.equipment is None:
-            return places
-        devices = self._devices.sites(shape.equipment)
-        return tuple(conjunction(*pair) for pair in product(places, devices))
-
-    def _meeting_any(self, truths: Sequence[Mask]) -> Mask:
-        possible = np.zeros(len(self._market.pool_of_variant), dtype=np.bool_)
-        for truth in truths:
-            possible |= truth
-        return possible
-
-    def _next_tier(self, wish: Wish) -> bool:
-        """Turn to the pools of the next lower weight; False when there are none."""
-        if not wish.tiers:
-            return False
-        tier, *rest = wish.tiers
-        wish.variants = wish.reading.possible & (self._weight_of_variant == tier)
-        wish.tiers = tuple(rest)
-        return True
-
-    def _counting(self, shape: Shape) -> tuple[Group, ...]:
-        key = (shape.namespace, tuple(sorted(shape.labels.items())))
-        known = self._selecting.get(key)
-        if known is None:
-            found = self._groups.selecting(shape.namespace, shape.labels)
-            known = self._selecting[key] = tuple(self._groups.all[index] for index in found)
-        return known
 
     # Choosing domains, and filling the nodes that exist.
 
@@ -387,7 +294,7 @@ class Solve:
             self._place_in_company(wish, room, rules, portions)
         elif not rules.keys:
             self._fill_nodes(wish, room, np.ones(len(self._nodes), dtype=np.bool_), rules)
-            if wish.number and self._launchable(wish.variants, wish):
+            if wish.number and self._openings.launchable(wish.variants, wish):
                 portions.append(Portion(wish, (), wish.take(wish.number), wish.variants))
         else:
             self._place_in_domains(wish, room, rules, portions)
@@ -429,7 +336,7 @@ class Solve:
 
     def _most_together(self, wish: Wish) -> int:
         """Return how many pods of a wish one new node can hold, by size and by rules."""
-        kinds = self._fitting_kinds(wish.variants, wish)
+        kinds = self._openings.fitting_kinds(wish.variants, wish)
         asked = wish.size > 0
         if not len(kinds):
             return 0
@@ -479,30 +386,18 @@ class Solve:
             mask &= wish.tolerated
         if self._opening is not None:
             mask &= self._opening
-        return tuple(sorted(group.universe | set(self._values(group.key, mask))))
+        return tuple(sorted(group.universe | set(self._openings.values(group.key, mask))))
 
     def _named_values(self, key: str) -> set[str]:
         codes = self._catalog.codes.get(key)
         return {value for one in (codes.sets if codes else ()) if one for value in one.values}
-
-    def _values(self, key: str, mask: Mask) -> list[str]:
-        """Return the domains of a label in which nodes of these variants can be made."""
-        asked = self._market.questions[key].place if key in self._market.questions else ()
-        values = sorted({value for one in asked for value in one.values})
-        present = np.zeros(len(mask), dtype=np.bool_)
-        present[self._market.variant_of] = True
-        return [
-            value
-            for value in values
-            if (mask & present & self._market.meeting({key: one_of(value)})).any()
-        ]
 
     def _options(
         self, wish: Wish, room: Indices, keys: tuple[str, ...]
     ) -> tuple[list[Option], list[Mask], list[Mask]]:
         """Return the combinations of domains open to a wish, with variants and nodes of each."""
         where = self._whereabouts(keys)
-        combinations = set(self._combinations(wish.variants, keys))
+        combinations = set(self._openings.combinations(wish.variants, keys))
         for one, spare in zip(where, room.tolist(), strict=True):
             named = tuple(domain for domain in one if domain is not None)
             if spare and len(named) == len(keys):
@@ -510,9 +405,9 @@ class Solve:
         options, masks, members = [], [], []
         for combination in sorted(combinations):
             pins = tuple(zip(keys, combination, strict=True))
-            mask = self._pinned(wish.variants, pins)
+            mask = self._openings.pinned(wish.variants, pins)
             inside = np.array([one == combination for one in where], dtype=np.bool_)
-            price = self._unit_price(mask, wish)
+            price = self._openings.unit_price(mask, wish)
             spare = int(np.minimum(room[inside], wish.number).sum()) if where else 0
             options.append(Option(pins, spare, np.isfinite(price), price))
             masks.append(mask)
@@ -526,53 +421,6 @@ class Solve:
             found = zip(*(self._nodes.domains(key) for key in keys), strict=True)
             known = self._where[keys] = list(found)
         return known
-
-    def _combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return the combinations of domains in which nodes of these variants can be made."""
-        sought = (mask.tobytes(), keys)
-        known = self._combined.get(sought)
-        if known is None:
-            known = list(product(*(self._values(key, mask) for key in keys)))
-            self._combined[sought] = known
-        return known
-
-    def _pinned(self, variants: Mask, pins: Pins) -> Mask:
-        """Return those of the variants that lie in these domains."""
-        sought = (variants.tobytes(), pins)
-        known = self._pinnings.get(sought)
-        if known is None:
-            known = variants.copy()
-            for key, value in pins:
-                if one_of(value) in self._market.questions[key].place:
-                    known &= self._market.meeting({key: one_of(value)})
-                else:
-                    known[:] = False
-            self._pinnings[sought] = known
-        return known
-
-    def _unit_price(self, mask: Mask, wish: Wish) -> float:
-        """Return the least price of a pod's share of a node; infinite where none can be made."""
-        key = (mask.tobytes(), wish.size.tobytes())
-        known = self._unit_prices.get(key)
-        if known is None:
-            kinds = self._fitting_kinds(mask, wish)
-            share = (wish.size / np.maximum(self._room[kinds], 1)).max(axis=1, initial=0)
-            price = (share * self._market.price[kinds]).min(initial=np.inf)
-            known = self._unit_prices[key] = float(price)
-        return known
-
-    def _fitting_kinds(self, mask: Mask, wish: Wish) -> Indices:
-        """Return the market's kinds in these variants on which such a pod fits."""
-        key = (mask.tobytes(), wish.size.tobytes())
-        known = self._fitting.get(key)
-        if known is None:
-            inside = np.flatnonzero(mask[self._market.variant_of])
-            fitting = (self._room[inside] >= wish.size).all(axis=1)
-            known = self._fitting[key] = inside[fitting]
-        return known
-
-    def _launchable(self, mask: Mask, wish: Wish) -> bool:
-        return bool(np.isfinite(self._unit_price(mask, wish)))
 
     def _fill_nodes(
         self,
@@ -622,8 +470,8 @@ class Solve:
 
     def _pack(self, portions: Sequence[Portion]) -> list[Wish]:
         """Pack portions; return wishes for the pods that stayed behind."""
-        classes = self._classes(portions)
-        problem, kinds = self._problem(classes)
+        classes = self._poser.classes(portions)
+        problem, kinds = self._poser.problem(classes, self._left)
         packing = pack(problem, refinements=self._settings.refinements, expired=self._expired)
         self._left = packing.stock * self._limit_units
         # What is packed later might have shared the nodes packed before, so that only
@@ -705,9 +553,9 @@ class Solve:
         """Pack portions of which some need devices, a node's worth of those at a time."""
         # Cutting pods into units is a choice: the bound must hold for any other.
         bound, uncut = self._bound, [one.copy() for one in portions]
-        classes = self._classes(uncut)
+        classes = self._poser.classes(uncut)
         devices = self._devices.axes([one[0] for one in classes], self._market.row_of)
-        problem, _ = self._problem(classes, more=devices)
+        problem, _ = self._poser.problem(classes, self._left, more=devices)
         ready, homeless = self._devices.units(portions, self._market, self._room)
         failed = [*self._left_over(homeless), *(self._pack(ready) if ready else ())]
         left = {key for wish in failed for key in wish.keys}
@@ -718,107 +566,6 @@ class Solve:
         self._bound = max(bound, proven)
         return failed
 
-    def _classes(self, portions: Sequence[Portion]) -> list[list[Portion]]:
-        """Bring together the portions that packing cannot tell apart."""
-        classes: dict[tuple[object, ...], list[Portion]] = {}
-        for portion in portions:
-            everyone = tuple(self._sharing(part.wish) for part in portion.everyone)
-            alike = tuple(sorted(portion.needs.items())) if portion.needs is not None else None
-            key = (portion.size.tobytes(), portion.variants.tobytes(), everyone, alike)
-            classes.setdefault(key, []).append(portion)
-        return list(classes.values())
-
-    def _sharing(self, wish: Wish) -> tuple[object, ...]:
-        """Return all that decides whom pods may share a node with."""
-        stated = (wish.owned, wish.counted)
-        known = self._per_node.get(stated)
-        if known is None:
-            owned, counted = ([one.index for one in part if one.per_node] for part in stated)
-            known = self._per_node[stated] = tuple(owned), tuple(counted)
-        equipment = wish.shape.equipment
-        return known, wish.shape.ports, equipment and equipment.signature
-
-    def _problem(
-        self,
-        classes: Sequence[Sequence[Portion]],
-        keep: Indices = NO_KINDS,
-        more: tuple[Matrix, Matrix] | None = None,
-    ) -> tuple[Problem, Indices]:
-        """Bring classes and kinds into arrays; with the market's kinds that are in it, among
-        them those to `keep`. `more` is what classes take and kinds have beyond the solve's
-        resources.
-        """
-        market_ = self._market
-        sizes, room = np.stack([one[0].size for one in classes]), self._room
-        if more is None and any(one[0].needs is not None for one in classes):
-            # A node has room for one unit of pods with devices.
-            units = np.array([[float(one[0].needs is not None)] for one in classes])
-            more = units, np.ones((len(room), 1))
-        if more is not None:
-            sizes, room = np.hstack((sizes, more[0])), np.hstack((room, more[1]))
-        labelled = np.stack([one[0].variants for one in classes])[:, market_.variant_of]
-        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
-        holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
-        for r in range(sizes.shape[1]):
-            holds &= room[None, :, r] >= distinct[:, r, None]
-        labelled &= ~self._barred_by_daemons(classes)
-        allowed = labelled & holds[which.reshape(-1)]
-        consumption = self._consumption
-        allowed &= (consumption <= self._left).all(axis=1)
-        kinds = undominated(allowed, labelled, market_.price, room, consumption)
-        kinds = np.union1d(kinds, keep)
-        demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
-        allowed = allowed[:, kinds]
-        prices = self._prices[kinds]
-        alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
-        penalty = 10.0 * np.where(np.isfinite(alone), alone, 1.0)
-        problem = Problem(
-            demand=demand,
-            sizes=sizes,
-            penalty=penalty,
-            prices=prices,
-            room=room[kinds],
-            allowed=allowed,
-            labelled=labelled[:, kinds],
-            rules=self._node_rules(classes),
-            consumption=consumption[kinds] / self._limit_units,
-            stock=self._left / self._limit_units,
-        )
-        return problem, kinds
-
-    def _barred_by_daemons(self, classes: Sequence[Sequence[Portion]]) -> Mask:
-        """Mark, classes × kinds, where a daemon takes a host port that the pods need."""
-        rows = self._market.row_of
-        barred = np.zeros((len(classes), len(rows)), dtype=np.bool_)
-        for index, portions in enumerate(classes):
-            ports = [port for one in portions[0].everyone for port in one.wish.shape.ports]
-            if ports:
-                barred[index] = barred_rows(self._catalog, ports)[rows]
-        return barred
-
-    def _node_rules(self, classes: Sequence[Sequence[Portion]]) -> NodeRules:
-        """Bring the rules about sharing a node into arrays: groups first, then host ports."""
-        firsts = [[part.wish for part in one[0].everyone] for one in classes]
-        rules: list[tuple[list[bool], list[bool], float, bool]] = []
-        for group in self._groups.all:
-            if not group.per_node or group.kind is Kind.AFFINITY:
-                continue
-            owned = [any(group in wish.owned for wish in wishes) for wishes in firsts]
-            if any(owned):
-                counted = [any(group in wish.counted for wish in wishes) for wishes in firsts]
-                repels = group.kind is Kind.ANTI_AFFINITY
-                rules.append((owned, counted, float(group.max_skew), repels))
-        ports = [tuple(p for wish in wishes for p in wish.shape.ports) for wishes in firsts]
-        for owners, others in clashes(ports):
-            rules.append((owners, others, 1.0, True))
-        width = len(classes)
-        return NodeRules(
-            owned=np.array([one[0] for one in rules], dtype=np.bool_).reshape(len(rules), width),
-            counted=np.array([one[1] for one in rules], dtype=np.bool_).reshape(len(rules), width),
-            limit=np.array([one[2] for one in rules], dtype=np.float64),
-            repels=np.array([one[3] for one in rules], dtype=np.bool_),
-        )
-
     # Going over a small answer once more.
 
     def _rearrange(self) -> None:
@@ -827,7 +574,7 @@ class Solve:
         """
         planned, given = self._planned, self._left
         families = Families(planned, self._left_behind(), self._in_all_domains)
-        weights = self._weight_of_variant
+        weights = self._reader.weight_of_variant
         # A new node is of the pools whose turn it was; joining one, no matter its pool.
         opening = [
             replace(one, variants=one.variants & (weights == weights[origin.variants].max()))
@@ -836,7 +583,7 @@ class Solve:
         taken = np.array([one.kind for one in planned], dtype=np.int64)
         self._left = given + self._consumption[taken].sum(axis=0)
         classes = [[one] for one in (*families.classes, *opening)]
-        problem, kinds = self._problem(classes, keep=taken)
+        problem, kinds = self._poser.problem(classes, self._left, keep=taken)
         rules = [self._domain_rules(one.wish) for one in families.classes]
         again = Rearrangement(
             problem,
@@ -869,8 +616,8 @@ class Solve:
         plain = (one for one in self._placeless if one.shape.equipment is None)
         for wish in sorted(plain, key=lambda one: (one.is_room, one.shape.index)):
             keys, possible = self._domain_rules(wish).keys, wish.reading.possible
-            domains = self._combinations(possible, keys)
-            fits = len(self._fitting_kinds(possible, wish)) > 0
+            domains = self._openings.combinations(possible, keys)
+            fits = len(self._openings.fitting_kinds(possible, wish)) > 0
             if fits and domains and wish.number <= FEW and not wish.wants_company:
                 pins = tuple(zip(keys, domains[0], strict=True))
                 found.append(Portion(wish, pins, list(wish.keys), possible))
@@ -887,7 +634,8 @@ class Solve:
         found = [portion.pins]
         if not portion.is_bound:
             everywhere = (
-                tuple(zip(keys, one, strict=True)) for one in self._combinations(possible, keys)
+                tuple(zip(keys, one, strict=True))
+                for one in self._openings.combinations(possible, keys)
             )
             found += [pins for pins in everywhere if pins != portion.pins]
         return [
@@ -898,7 +646,7 @@ class Solve:
                 unit=1,
                 riders=[],
                 needs=None,
-                variants=self._pinned(possible, pins)
+                variants=self._openings.pinned(possible, pins)
                 if portion.needs is None
                 else portion.variants,
             )
@@ -909,7 +657,7 @@ class Solve:
 
     def _second_thoughts(self, wish: Wish) -> list[Wish]:
         """Return the next thing to try for pods that found no place, or give them up."""
-        if self._next_tier(wish):
+        if self._reader.next_tier(wish):
             return [wish]
         weaker = self._weaker_than(wish)
         if weaker is not None:
@@ -929,13 +677,13 @@ class Solve:
         if wish.reading not in self._weaker:
             self._weaker[wish.reading] = relaxed(wish.demand)
         weaker = self._weaker[wish.reading]
-        return self._wish(wish.shape, weaker, wish.keys) if weaker is not None else None
+        return self._reader.wish(wish.shape, weaker, wish.keys) if weaker is not None else None
 
     def _attainable(self, wish: Wish) -> Wish:
         """Give up what no node that is there or can be bought will ever grant, so that the
         pods are placed beside the others and not after them.
         """
-        while not len(self._fitting_kinds(wish.reading.possible, wish)):
+        while not len(self._openings.fitting_kinds(wish.reading.possible, wish)):
             weaker = self._weaker_than(wish) if not wish.reading.nodes.any() else None
             if weaker is None:
                 break
@@ -958,7 +706,7 @@ class Solve:
             opening |= wish.reading.own & wish.reading.tolerated
         self._opening = opening
         self._rules.clear()
-        return [self._wish(one.shape, one.demand, one.keys) for one in self._held_back]
+        return [self._reader.wish(one.shape, one.demand, one.keys) for one in self._held_back]
 
     def _squeeze_in(self, wish: Wish) -> None:
         """Put pods that no node may be bought for on those planned for more important ones.
@@ -1000,7 +748,7 @@ class Solve:
 
     def _taken_ports(self, wish: Wish) -> tuple[str, ...]:
         """Say so when a daemon takes a port of such pods wherever they could go."""
-        rows = self._market.row_of[self._fitting_kinds(wish.reading.possible, wish)]
+        rows = self._market.row_of[self._openings.fitting_kinds(wish.reading.possible, wish)]
         if not wish.shape.ports or not barred_rows(self._catalog, wish.shape.ports)[rows].all():
             return ()
         named = ", ".join(str(port.port) for port in wish.shape.ports)
@@ -1008,7 +756,7 @@ class Solve:
 
     def _spent_limits(self, wish: Wish) -> tuple[str, ...]:
         """Name the limits that leave no room for any node that could hold such a pod."""
-        kinds = self._fitting_kinds(wish.reading.possible, wish)
+        kinds = self._openings.fitting_kinds(wish.reading.possible, wish)
         rows = np.unique(self._market.row_of[kinds])
         spent = []
         for place, (pool, name) in enumerate(self._stock.names):
@@ -1068,22 +816,6 @@ class Solve:
                 number = self._promises[known] = claims.promise(promise)
             found.add(number)
         return frozenset(found)
-
-
-def _places(shape: Shape, demand: Demand) -> tuple[Requirements, ...]:
-    """Return the alternatives of selector and affinity, crossed with those of volumes."""
-    if shape.volumes.alternatives == ({},):
-        return demand.strict
-    return tuple(
-        conjunction(one, reach) for one in demand.strict for reach in shape.volumes.alternatives
-    )
-
-
-def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
-    """Mark the rows on whose nodes a daemon takes one of the host ports."""
-    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
-    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
-    return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
 
 
 def along(names: Sequence[str], catalog: Catalog) -> Matrix:

@@ -1,0 +1,152 @@
+"""From portions to the problem that is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from controller.constraints.hostports import HostPort, conflict
+from controller.scheduling.crowds import clashes
+from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, Vector
+from controller.scheduling.giveaways import visible
+from controller.scheduling.kinds import undominated
+from controller.scheduling.market import Market
+from controller.scheduling.problem import NodeRules, Problem
+from controller.scheduling.topology import Group, Groups, Kind
+from controller.scheduling.wishes import Portion, Wish
+
+NO_KINDS = np.zeros(0, dtype=np.int64)
+
+
+class Poser:
+    """Brings portions, a market and limits into arrays.
+
+    `room` is kinds × the solve's resources; `consumption` kinds × limits, counted in
+    `limit_units` (limits).
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        market: Market,
+        groups: Groups,
+        *,
+        room: Matrix,
+        consumption: Matrix,
+        limit_units: Vector,
+    ) -> None:
+        """Nothing has been posed yet."""
+        self._catalog, self._market, self._groups = catalog, market, groups
+        self._room, self._prices = room, visible(market.price)
+        self._consumption, self._limit_units = consumption, limit_units
+        self._per_node: dict[tuple[tuple[Group, ...], ...], tuple[tuple[int, ...], ...]] = {}
+
+    def classes(self, portions: Sequence[Portion]) -> list[list[Portion]]:
+        """Bring together the portions that packing cannot tell apart."""
+        classes: dict[tuple[object, ...], list[Portion]] = {}
+        for portion in portions:
+            everyone = tuple(self._sharing(part.wish) for part in portion.everyone)
+            alike = tuple(sorted(portion.needs.items())) if portion.needs is not None else None
+            key = (portion.size.tobytes(), portion.variants.tobytes(), everyone, alike)
+            classes.setdefault(key, []).append(portion)
+        return list(classes.values())
+
+    def _sharing(self, wish: Wish) -> tuple[object, ...]:
+        """Return all that decides whom pods may share a node with."""
+        stated = (wish.owned, wish.counted)
+        known = self._per_node.get(stated)
+        if known is None:
+            owned, counted = ([one.index for one in part if one.per_node] for part in stated)
+            known = self._per_node[stated] = tuple(owned), tuple(counted)
+        equipment = wish.shape.equipment
+        return known, wish.shape.ports, equipment and equipment.signature
+
+    def problem(
+        self,
+        classes: Sequence[Sequence[Portion]],
+        left: Vector,
+        keep: Indices = NO_KINDS,
+        more: tuple[Matrix, Matrix] | None = None,
+    ) -> tuple[Problem, Indices]:
+        """Bring classes and kinds into arrays; with the market's kinds that are in it, among
+        them those to `keep`. `more` is what classes take and kinds have beyond the solve's
+        resources, `left` (limits) what may still be bought.
+        """
+        market_ = self._market
+        sizes, room = np.stack([one[0].size for one in classes]), self._room
+        if more is None and any(one[0].needs is not None for one in classes):
+            # A node has room for one unit of pods with devices.
+            units = np.array([[float(one[0].needs is not None)] for one in classes])
+            more = units, np.ones((len(room), 1))
+        if more is not None:
+            sizes, room = np.hstack((sizes, more[0])), np.hstack((room, more[1]))
+        labelled = np.stack([one[0].variants for one in classes])[:, market_.variant_of]
+        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+        holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
+        for r in range(sizes.shape[1]):
+            holds &= room[None, :, r] >= distinct[:, r, None]
+        labelled &= ~self._barred_by_daemons(classes)
+        allowed = labelled & holds[which.reshape(-1)]
+        consumption = self._consumption
+        allowed &= (consumption <= left).all(axis=1)
+        kinds = undominated(allowed, labelled, market_.price, room, consumption)
+        kinds = np.union1d(kinds, keep)
+        demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
+        allowed = allowed[:, kinds]
+        prices = self._prices[kinds]
+        alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
+        penalty = 10.0 * np.where(np.isfinite(alone), alone, 1.0)
+        problem = Problem(
+            demand=demand,
+            sizes=sizes,
+            penalty=penalty,
+            prices=prices,
+            room=room[kinds],
+            allowed=allowed,
+            labelled=labelled[:, kinds],
+            rules=self._node_rules(classes),
+            consumption=consumption[kinds] / self._limit_units,
+            stock=left / self._limit_units,
+        )
+        return problem, kinds
+
+    def _barred_by_daemons(self, classes: Sequence[Sequence[Portion]]) -> Mask:
+        """Mark, classes × kinds, where a daemon takes a host port that the pods need."""
+        rows = self._market.row_of
+        barred = np.zeros((len(classes), len(rows)), dtype=np.bool_)
+        for index, portions in enumerate(classes):
+            ports = [port for one in portions[0].everyone for port in one.wish.shape.ports]
+            if ports:
+                barred[index] = barred_rows(self._catalog, ports)[rows]
+        return barred
+
+    def _node_rules(self, classes: Sequence[Sequence[Portion]]) -> NodeRules:
+        """Bring the rules about sharing a node into arrays: groups first, then host ports."""
+        firsts = [[part.wish for part in one[0].everyone] for one in classes]
+        rules: list[tuple[list[bool], list[bool], float, bool]] = []
+        for group in self._groups.all:
+            if not group.per_node or group.kind is Kind.AFFINITY:
+                continue
+            owned = [any(group in wish.owned for wish in wishes) for wishes in firsts]
+            if any(owned):
+                counted = [any(group in wish.counted for wish in wishes) for wishes in firsts]
+                repels = group.kind is Kind.ANTI_AFFINITY
+                rules.append((owned, counted, float(group.max_skew), repels))
+        ports = [tuple(p for wish in wishes for p in wish.shape.ports) for wishes in firsts]
+        for owners, others in clashes(ports):
+            rules.append((owners, others, 1.0, True))
+        width = len(classes)
+        return NodeRules(
+            owned=np.array([one[0] for one in rules], dtype=np.bool_).reshape(len(rules), width),
+            counted=np.array([one[1] for one in rules], dtype=np.bool_).reshape(len(rules), width),
+            limit=np.array([one[2] for one in rules], dtype=np.float64),
+            repels=np.array([one[3] for one in rules], dtype=np.bool_),
+        )
+
+
+def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
+    """Mark the rows on whose nodes a daemon takes one of the host ports."""
+    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
+    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
+    return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
