@@ -23,6 +23,7 @@ from controller.scheduling import causes as why
 from controller.scheduling.affinity import ride
 from controller.scheduling.claims import Claims
 from controller.scheduling.crowds import NodeCrowds
+from controller.scheduling.domains import Domains
 from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
 from controller.scheduling.encoding import catalog as encoded
 from controller.scheduling.equipping import Devices
@@ -42,7 +43,7 @@ from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.settings import Settings
 from controller.scheduling.shapes import Shape, shapes
-from controller.scheduling.spread import Option, Rules, assign, is_misplaced, record
+from controller.scheduling.spread import Rules, assign, is_misplaced, record
 from controller.scheduling.topology import Group, Groups, Kind, count_running, domain_of
 from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
@@ -108,7 +109,6 @@ class Solve:
         self._filled: list[tuple[Portion, int]] = []
         self._held_back: list[Wish] = []
         self._placeless: list[Wish] = []
-        self._opening: Mask | None = None
         self._bound = 0.0
         self._volumes = VolumeIndex(snapshot)
         self._devices = Devices(pods, snapshot, catalog)
@@ -118,9 +118,7 @@ class Solve:
         running = [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in waiting]
         self._nodes = Nodes(snapshot.nodes, pods=running, daemons=catalog.daemons, names=names)
         self._groups = self._stated_groups(snapshot, running)
-        self._rules: dict[Reading, Rules] = {}
         self._weaker: dict[Reading, Demand | None] = {}
-        self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
         self._promises: dict[tuple[object, ...], int] = {}
         self._market = self._opened_market()
         self._room = flexible_room(
@@ -130,6 +128,7 @@ class Solve:
             [size_of(shape, names) for shape, _ in self._demands],
         )
         self._openings = Openings(self._market, self._room)
+        self._domains = Domains(self._nodes, self._openings)
         self._reader = Reader(
             catalog,
             self._market,
@@ -289,7 +288,7 @@ class Solve:
             room = self._crowds.room(wish, self._nodes.holds(wish.size))
             room = self._attachments.room(wish.shape.volumes, room)
             room = self._devices.room(wish, self._nodes.all, room)
-        rules = self._domain_rules(wish)
+        rules = self._domains.rules(wish)
         if wish.wants_company:
             self._place_in_company(wish, room, rules, portions)
         elif not rules.keys:
@@ -349,7 +348,7 @@ class Solve:
     def _place_in_domains(
         self, wish: Wish, room: Indices, rules: Rules, portions: list[Portion]
     ) -> None:
-        options, masks, members = self._options(wish, room, rules.keys)
+        options, masks, members = self._domains.options(wish, room, rules.keys)
         assign(wish.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
             before = wish.number
@@ -358,69 +357,9 @@ class Solve:
             if rest:
                 portions.append(Portion(wish, option.pins, wish.take(rest), mask))
 
-    def _domain_rules(self, wish: Wish) -> Rules:
-        known = self._rules.get(wish.reading)
-        if known is None:
-            known = self._rules[wish.reading] = self._read_rules(wish.reading)
-        return known
-
-    def _read_rules(self, wish: Reading) -> Rules:
-        counting = tuple(one for one in wish.counted if not one.per_node)
-        shunned = tuple(one for one in counting if one.kind is Kind.ANTI_AFFINITY and one.hard)
-        owned = tuple(
-            (group, group in wish.counted, self._universe(wish, group))
-            for group in wish.owned
-            if not group.per_node
-        )
-        targets = tuple(one for one in counting if one.kind is Kind.AFFINITY and one.hard)
-        return Rules(owned, counting, shunned, targets)
-
-    def _universe(self, wish: Reading, group: Group) -> tuple[str, ...]:
-        """Return the domains whose counts a spread compares: of nodes that exist, and of
-        those that any pool could open, as far as its policies let them count.
-        """
-        mask = np.ones_like(wish.own)
-        if group.node_filter.alternatives is not None:
-            mask &= wish.own
-        if group.node_filter.tolerations is not None:
-            mask &= wish.tolerated
-        if self._opening is not None:
-            mask &= self._opening
-        return tuple(sorted(group.universe | set(self._openings.values(group.key, mask))))
-
     def _named_values(self, key: str) -> set[str]:
         codes = self._catalog.codes.get(key)
         return {value for one in (codes.sets if codes else ()) if one for value in one.values}
-
-    def _options(
-        self, wish: Wish, room: Indices, keys: tuple[str, ...]
-    ) -> tuple[list[Option], list[Mask], list[Mask]]:
-        """Return the combinations of domains open to a wish, with variants and nodes of each."""
-        where = self._whereabouts(keys)
-        combinations = set(self._openings.combinations(wish.variants, keys))
-        for one, spare in zip(where, room.tolist(), strict=True):
-            named = tuple(domain for domain in one if domain is not None)
-            if spare and len(named) == len(keys):
-                combinations.add(named)
-        options, masks, members = [], [], []
-        for combination in sorted(combinations):
-            pins = tuple(zip(keys, combination, strict=True))
-            mask = self._openings.pinned(wish.variants, pins)
-            inside = np.array([one == combination for one in where], dtype=np.bool_)
-            price = self._openings.unit_price(mask, wish)
-            spare = int(np.minimum(room[inside], wish.number).sum()) if where else 0
-            options.append(Option(pins, spare, np.isfinite(price), price))
-            masks.append(mask)
-            members.append(inside)
-        return options, masks, members
-
-    def _whereabouts(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
-        """Return the domains in which each node that exists lies."""
-        known = self._where.get(keys)
-        if known is None:
-            found = zip(*(self._nodes.domains(key) for key in keys), strict=True)
-            known = self._where[keys] = list(found)
-        return known
 
     def _fill_nodes(
         self,
@@ -489,7 +428,7 @@ class Solve:
     def _withdrawn(self, portion: Portion, keys: Sequence[str]) -> Wish:
         """Count pods no longer where they were to go; return them as a wish."""
         self._devices.release(portion)
-        record(self._domain_rules(portion.wish), portion.pins, -len(keys))
+        record(self._domains.rules(portion.wish), portion.pins, -len(keys))
         for group in portion.wish.owned:
             if portion.unit > 1 and group.per_node and group.kind is Kind.AFFINITY:
                 group.counts[NEW_NODE] -= len(keys)
@@ -532,7 +471,7 @@ class Solve:
 
     def _misplaced(self, portion: Portion, keys: Sequence[str]) -> int:
         """Return how many of these pods must go for the others to be where they may."""
-        rules, count = self._domain_rules(portion.wish), 0
+        rules, count = self._domains.rules(portion.wish), 0
         while count < len(keys) and is_misplaced(portion.pins, rules):
             record(rules, portion.pins, -1)
             count += 1
@@ -584,7 +523,7 @@ class Solve:
         self._left = given + self._consumption[taken].sum(axis=0)
         classes = [[one] for one in (*families.classes, *opening)]
         problem, kinds = self._poser.problem(classes, self._left, keep=taken)
-        rules = [self._domain_rules(one.wish) for one in families.classes]
+        rules = [self._domains.rules(one.wish) for one in families.classes]
         again = Rearrangement(
             problem,
             Choices(
@@ -615,7 +554,7 @@ class Solve:
         found = []
         plain = (one for one in self._placeless if one.shape.equipment is None)
         for wish in sorted(plain, key=lambda one: (one.is_room, one.shape.index)):
-            keys, possible = self._domain_rules(wish).keys, wish.reading.possible
+            keys, possible = self._domains.rules(wish).keys, wish.reading.possible
             domains = self._openings.combinations(possible, keys)
             fits = len(self._openings.fitting_kinds(possible, wish)) > 0
             if fits and domains and wish.number <= FEW and not wish.wants_company:
@@ -628,8 +567,8 @@ class Solve:
         nodes can be made for it, of pools of any weight.
         """
         possible = portion.wish.reading.possible
-        if self._opening is not None:
-            possible = possible & self._opening
+        if self._domains.opening is not None:
+            possible = possible & self._domains.opening
         keys = tuple(key for key, _ in portion.pins)
         found = [portion.pins]
         if not portion.is_bound:
@@ -662,7 +601,7 @@ class Solve:
         weaker = self._weaker_than(wish)
         if weaker is not None:
             return [self._attainable(weaker)]
-        if self._opening is None and self._domain_rules(wish).spreads:
+        if self._domains.opening is None and self._domains.rules(wish).spreads:
             self._held_back.append(wish)
             return []
         if len(self._stock.left):
@@ -704,8 +643,7 @@ class Solve:
             opening |= planned.variants
         for wish in self._held_back:
             opening |= wish.reading.own & wish.reading.tolerated
-        self._opening = opening
-        self._rules.clear()
+        self._domains.settle(opening)
         return [self._reader.wish(one.shape, one.demand, one.keys) for one in self._held_back]
 
     def _squeeze_in(self, wish: Wish) -> None:
