@@ -241,7 +241,9 @@ class PriceModel:
         factor = np.minimum(budget[:, None] / np.maximum(worth, 1e-15), 1.0)
         cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × program's kinds
         cost = cost + self._members[:, self._bundles].T @ prices.slot_prices
-        kept = np.minimum(cost / np.maximum(prices.values, 1e-12)[:, None], 1.0)
+        # A bundle that rides along for nothing keeps all of its value anywhere.
+        some = np.maximum(prices.values, 1e-12)[:, None]
+        kept = np.where(prices.values[:, None] > TINY, np.minimum(cost / some, 1.0), 1.0)
         serves = problem.allowed[self._bundles]
         packed, sign = np.unique(np.packbits(serves, axis=0), axis=1, return_inverse=True)
         least = np.ones((packed.shape[1], len(self._kinds)))

@@ -320,6 +320,21 @@ def test_a_pod_keeps_off_the_nodes_where_a_daemon_takes_its_host_port() -> None:
     assert any_.instance_types == ("x86", "arm")
 
 
+def test_pods_are_packed_where_ports_alone_decide_how_many_nodes_there_are() -> None:
+    """Each large node takes one of the first, and all others ride along for nothing."""
+    daemon = make_daemonset(host_ports=[8080], requests={}, node_selector={labels.ARCH: "amd64"})
+    types = [
+        *make_types(2, 4, 8),
+        *(make_type(f"arm-{n}", cpu=str(n), memory=f"{4 * n}Gi", arch="arm64") for n in (2, 8, 16)),
+    ]
+    snapshot = make_snapshot(make_nodepool(), types=types, daemon_sets=(daemon,))
+    large = make_pods(3, cpu="3", memory="21Gi", host_ports=[8080])
+
+    results = schedule_on(snapshot, [*large, *make_pods(5, cpu="1500m", memory="3Gi")])
+
+    expect_scheduled(results)
+
+
 def test_a_daemon_still_to_come_has_its_host_port_kept_on_nodes_that_exist() -> None:
     daemon = make_daemonset(host_ports=[8080])
     snapshot = make_snapshot(nodes=[make_node("a")], daemon_sets=(daemon,))
