@@ -400,12 +400,15 @@ class Solve:
 
     def _batches(self, portions: Sequence[Portion]) -> list[list[Portion]]:
         """Bring together what is packed together: everything, unless limits make pods
-        compete; then the more important go first.
+        compete; then the more important go first. Of what is reserved, too, there is only
+        so much: pods that may go nowhere else come before those that would save by it.
         """
-        batches: defaultdict[int, list[Portion]] = defaultdict(list)
+        elsewhere = self._market.reservation_of_variant < 0
+        batches: defaultdict[tuple[int, bool], list[Portion]] = defaultdict(list)
         for portion in portions:
-            batches[portion.wish.shape.priority if len(self._stock.left) else 0].append(portion)
-        return [batches[priority] for priority in sorted(batches, reverse=True)]
+            priority = portion.wish.shape.priority if len(self._stock.left) else 0
+            batches[priority, not portion.variants[elsewhere].any()].append(portion)
+        return [batches[rank] for rank in sorted(batches, reverse=True)]
 
     def _pack(self, portions: Sequence[Portion]) -> list[Wish]:
         """Pack portions; return wishes for the pods that stayed behind."""

@@ -132,3 +132,14 @@ def test_of_two_reservations_the_smaller_machine_is_taken() -> None:
     results = schedule_on(make_nodepool(), make_pods(1), types=[large, small])
 
     assert bought(results) == {"small": 1}
+
+
+def test_pods_that_need_a_reservation_are_not_shut_out_by_those_that_would_save_by_it() -> None:
+    types = [machine("m", reserved("cr", 2))]
+    anybody = make_pods(6, cpu="3")
+    only = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.RESERVED})
+
+    results = schedule_on(make_nodepool(), [*anybody, *only], types=types)
+
+    expect_scheduled(results)
+    assert bought(results) == {"cr": 2, labels.ON_DEMAND: 6}
