@@ -134,9 +134,9 @@ class Stage:
     async def clear(self) -> None:
         """Remove everything again, and return when it is gone."""
         for path in ("/apis/apps/v1/daemonsets", "/api/v1/pods", "/api/v1/persistentvolumeclaims"):
-            await self._remove(path)
+            await self.remove(path)
         for path in ("/api/v1/nodes", "/api/v1/persistentvolumes", *CLUSTER_WIDE):
-            await self._remove(path)
+            await self.remove(path)
 
     async def _namespace(self, wanted: Object) -> None:
         name = wanted["metadata"]["name"]
@@ -176,7 +176,9 @@ class Stage:
             if chosen and not one["spec"].get("volumeName"):
                 await self._each("/api/v1/persistentvolumes", [_made_for(one)])
 
-    async def _remove(self, path: str) -> None:
+    async def remove(self, path: str) -> None:
+        """Remove all objects of a kind, and return when they are gone."""
+
         async def gone() -> bool:
             objects, _ = await self._kube.list(path)
             for one in objects:
