@@ -55,9 +55,10 @@ class Choice:
     known: dict[Device, bool] = field(default_factory=dict)
 
     @property
-    def kind(self) -> tuple[str, ...]:
-        """What tells the devices apart that it accepts: its class, and its conditions."""
-        return (self.class_name, *(one.condition.text for one in self.selectors))
+    def kind(self) -> tuple[object, ...]:
+        """What tells the devices apart that it accepts: its conditions and tolerations."""
+        texts = (one.condition.text for one in self.selectors)
+        return (self.class_name, *texts, *self.tolerations)
 
     def suits(self, device: Device) -> bool:
         """Whether the device is of the kind asked for, taken or not.

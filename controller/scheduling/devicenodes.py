@@ -24,6 +24,9 @@ from controller.scheduling.market import Market
 from controller.scheduling.topology import Kind
 from controller.scheduling.wishes import Portion
 
+ABOUT = 9
+"""To how many digits prices per pod are told apart."""
+
 NEW_NODE = "a new node"
 """The place of devices of a node to be made."""
 
@@ -175,8 +178,8 @@ class DeviceNodes:
         request without alternatives accepts; those that can be shared, or used from other
         nodes, make none.
         """
-        asked: dict[tuple[str, ...], Vector] = {}
-        example: dict[tuple[str, ...], Choice] = {}
+        asked: dict[tuple[object, ...], Vector] = {}
+        example: dict[tuple[object, ...], Choice] = {}
         for place, portion in enumerate(portions):
             for member, each in _members(portion, 1):
                 equipment = member.wish.shape.equipment
@@ -186,30 +189,29 @@ class DeviceNodes:
                             example.setdefault(choice.kind, choice)
                             counts = asked.setdefault(choice.kind, np.zeros(len(portions)))
                             counts[place] += max(choice.count, 1) * each
+        suited = {kind: self._exclusive(choice) for kind, choice in example.items()}
         sizes, room = [], []
-        for kind, choice in example.items():
-            have = [self._exclusive(choice, profile) for profile in range(len(self.profiles))]
-            if None not in have:
-                sizes.append(asked[kind])
-                room.append(np.array(have, dtype=np.float64)[self._profile_of_row[rows]])
+        for devices in {one: None for one in suited.values() if one}:
+            # Who is content with some of these takes them from those who would have any.
+            inside = [kind for kind, own in suited.items() if own and own <= devices]
+            sizes.append(sum((asked[kind] for kind in inside), np.zeros(len(portions))))
+            have = [len(devices.intersection(one.devices)) for one in self.profiles]
+            room.append(np.array(have, dtype=np.float64)[self._profile_of_row[rows]])
         return (
             np.array(sizes).reshape(len(sizes), len(portions)).T,
             np.array(room).reshape(len(room), len(rows)).T,
         )
 
-    def _exclusive(self, choice: Choice, profile: int) -> int | None:
-        """Count the devices of a profile that suit; None if some need not be the node's alone."""
-        own = set(self.profiles[profile].devices)
-        every = {
-            one: None
-            for n in range(len(self.reaches))
-            for one in self._offer(Site(profile, n)).devices
-        }
+    def _exclusive(self, choice: Choice) -> frozenset[Device]:
+        """Return the devices of all profiles that suit; none if some need not be a node's alone."""
+        own = {device for profile in self.profiles for device in profile.devices}
+        there = (self._claims.inventory.within(reach).devices for reach in self.reaches)
+        every = own.union(*there)
         try:
-            found = [one for one in every if choice.suits(one)]
+            found = frozenset(one for one in every if choice.suits(one))
         except AllocationError:
-            return None
-        return len(found) if all(one in own and not one.shared for one in found) else None
+            return frozenset()
+        return found if all(one in own and not one.shared for one in found) else frozenset()
 
     def drivers(self, portions: Iterable[Portion]) -> tuple[str, ...]:
         """Return the drivers whose devices the pods of a planned node were given, by name."""
@@ -286,14 +288,15 @@ class DeviceNodes:
         return unit
 
     def _best(self, portion: Portion, shop: Shop) -> tuple[int, Site, int] | None:
-        """Choose kind, site and number of units for the least price per pod.
+        """Choose kind, site and number of units for the least price per pod; of equal ones
+        the most pods, for fewer nodes to run.
 
         Pods that share a claim stay together whatever it costs: as many as there can be.
         """
         equipment = portion.wish.shape.equipment
         together = equipment is not None and bool(equipment.common)
         fitting, price = shop.fitting(portion), shop.market.price
-        found: list[tuple[int, float, float, int, Site, int]] = []
+        found: list[tuple[int, float, int, int, Site, int]] = []
         for number, reach in enumerate(self.reaches):
             met = shop.market.meeting(dict(reach.labels))[shop.market.variant_of[fitting]]
             for profile in np.unique(shop.profile_of[fitting[met]]).tolist():
@@ -305,10 +308,10 @@ class DeviceNodes:
                     continue
                 counts = np.minimum(holds, limit)
                 rank = -counts if together else np.zeros_like(counts)
-                at = int(np.lexsort((kinds, price[kinds], price[kinds] / counts, rank))[0])
+                each = np.round(price[kinds] / counts, ABOUT)
+                at = int(np.lexsort((kinds, -counts, each, rank))[0])
                 kind, count = int(kinds[at]), int(counts[at])
-                each = float(price[kind]) / count
-                found.append((int(rank[at]), each, float(price[kind]), kind, site, count))
+                found.append((int(rank[at]), float(each[at]), -count, kind, site, count))
         if not found:
             return None
         *_, kind, site, count = min(found, key=lambda one: one[:4])

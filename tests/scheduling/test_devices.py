@@ -100,6 +100,24 @@ def test_the_bound_holds_however_pods_are_put_together() -> None:
     assert results.lower_bound == pytest.approx(5.0)
 
 
+def test_the_bound_counts_those_who_insist_among_those_who_take_any() -> None:
+    any_, ask_any = replicas(4, request(), name="any")
+    where = f"device.attributes['{DRIVER}'].model == 'a100'"
+    those, ask_those = replicas(4, request(where=where), name="those")
+
+    results = solve([*any_, *those], [*ask_any, *ask_those], types=[gpu_type(4, price=3.0)])
+
+    assert results.cost == results.lower_bound == pytest.approx(6.0)
+
+
+def test_at_the_same_price_fewer_nodes_are_made() -> None:
+    pods, claims = replicas(8, request())
+
+    results = solve(pods, claims, types=[gpu_type(n, price=float(n)) for n in (1, 2, 8)])
+
+    expect_nodes(results, 1)
+
+
 def test_what_devices_leave_of_a_node_is_for_others() -> None:
     pods, claims = replicas(1, request())
     others = make_pods(10)
