@@ -30,7 +30,7 @@ from tests.parity.validator import Trial, is_choosy, key_of
 
 pytestmark = pytest.mark.cluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 """How long kube-scheduler may take for a wave; it retries a pod after back-offs of seconds."""
 
 SEEDS = (1, 2, 4, 6, 7, 10, 11, 14, 16, 17, 18, 20, 21, 23, 26, 28, 30, 31)
