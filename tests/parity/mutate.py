@@ -11,6 +11,7 @@ a table, and ends with 1 when a mutation was not found.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -219,7 +220,7 @@ def failures(checkout: Path, about: str) -> set[tuple[str, str]]:
     done = subprocess.run(
         [*command, "--about", about],
         cwd=checkout,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "PYTHONPATH": str(checkout)},
+        env={**os.environ, "PYTHONPATH": str(checkout)},
         capture_output=True,
         text=True,
     )
