@@ -177,7 +177,8 @@ class Options:
 
     ignore_dra_requests: bool = True
     """Leaves pods with resource claims (dynamic resource allocation) alone. `false` needs
-    Kubernetes 1.34, the first to serve `resource.k8s.io/v1`."""
+    Kubernetes 1.34, the first to serve `resource.k8s.io/v1`; what devices nodes yet to be made
+    will have is not known on AWS, so that claims are met by those that drivers have published."""
 
     scheduler_config: str = ""
     """The cluster's default topology spread constraints, as kube-scheduler was given them
