@@ -175,8 +175,8 @@ class DeviceNodes:
                 except AllocationError as exc:
                     return f"cannot tell: {exc}"
                 if all(n < max(one.count, 1) for n, one in zip(counts, choices, strict=True)):
-                    have = f"only {counts[0]} of" if counts[0] else "no"
-                    return f"have {have} {choices[0]}"
+                    none = "none of" if choices[0].count > 1 else "no"
+                    return f"have {f'only {counts[0]} of' if counts[0] else none} {choices[0]}"
         return "cannot give all the devices together"
 
     def _unit(self, queue: Sequence[Portion], shop: Shop) -> Portion | None:

@@ -176,3 +176,18 @@ def test_a_buffer_of_something_that_is_not_in_the_world_is_refused(
 
     assert main(["solve", str(path)], {}) == 2
     assert "capacityBuffers default/spare" in capsys.readouterr().err
+
+
+def test_devices_of_a_type_that_cannot_be_read_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = {"name": "gpu-0", "capacity": {"memory": {"value": "much"}}}
+    world = world_with(worlds.pod("web", cpu=500, memory=512))
+    templates = [{"driver": "gpu.example.com", "pool": {"name": "own"}, "devices": [gpu]}]
+    world["instanceTypes"][0]["dynamicResources"] = {"resourceSliceTemplates": templates}
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(world))
+
+    assert main(["solve", str(path)], {}) == 2
+
+    assert "instanceTypes m5.large: dynamicResources: 'much' is not" in capsys.readouterr().err

@@ -227,6 +227,14 @@ def test_causes_name_class_and_selector() -> None:
     expect_unschedulable(results, pods[0], f"2 types: 2 have no device of class gpu where {where}")
 
 
+def test_causes_tell_how_many_are_asked_for() -> None:
+    pods, claims = replicas(1, request(4))
+
+    results = solve(pods, claims, types=[PLAIN])
+
+    expect_unschedulable(results, pods[0], "1 have none of 4 devices of class gpu")
+
+
 def test_causes_tell_how_many_there_are() -> None:
     pods, claims = replicas(1, request(4))
 
