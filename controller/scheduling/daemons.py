@@ -39,8 +39,8 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
     found = []
     for daemon_set in sorted(snapshot.daemon_sets, key=lambda one: _key(one)):
         template = daemon_set.spec.template.spec
-        if template.resource_claims:
-            continue
+        if template.resource_claims and not snapshot.device_classes:
+            continue  # where nobody knows of devices, such daemons have nowhere to run
         pod = newest.get(daemon_set.metadata.uid or _key(daemon_set))
         spec = template if pod is None else pod.spec
         if pod is None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
+from controller.apis.devices import DeviceClass
 from tests.builders import (
     ZONES,
     by_hostname,
+    make_daemonset,
     make_nodepool,
     make_pods,
     make_type,
@@ -24,6 +26,7 @@ from tests.expectations import (
 )
 from tests.scheduling.devices import (
     DRIVER,
+    GPU,
     PLAIN,
     counters,
     device,
@@ -172,6 +175,19 @@ def test_pods_that_want_to_be_together_need_a_type_with_devices_for_all() -> Non
 
     expect_nodes(results, 1)
     assert results.new_nodes[0].instance_types == ("g-4",)
+
+
+@pytest.mark.parametrize(("classes", "nodes"), [((GPU,), 2), ((), 1)])
+def test_daemons_with_claims_take_room_where_there_are_devices(
+    classes: tuple[DeviceClass, ...], nodes: int
+) -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "watch"}]
+    daemon = make_daemonset(cpu="1", spec={"resourceClaims": claims})
+    small = make_type("small", cpu="4", price=1.0)
+
+    results = solve(make_pods(4), [], types=[small], classes=classes, daemon_sets=(daemon,))
+
+    expect_nodes(results, nodes)
 
 
 def test_limits_still_hold() -> None:
