@@ -123,7 +123,7 @@ class Claims:
             node_pool=terms.pool.name,
             instance_types=types,
             requirements=terms.written[relaxed],
-            price=float(terms.choice.prices[fitting[0]]),
+            price=float(terms.choice.prices[terms.choice.rows == kept[0]][0]),
             pods=tuple(pods),
             requests={
                 name: amount

@@ -425,3 +425,13 @@ def test_limits_of_memory_leave_room_for_as_many_nodes_as_they_say() -> None:
     ]
 
     expect_scheduled(schedule_on(pool, pods, types=[kind]))
+
+
+def test_the_price_is_that_of_the_cheapest_type_that_limits_leave_on_the_claim() -> None:
+    big = make_type("big", cpu="8", price=0.05)
+    small = make_type("small", cpu="2", price=0.1)
+
+    results = schedule_on(make_nodepool(limits={"cpu": "4"}), [make_pod()], types=[big, small])
+
+    assert results.new_nodes[0].instance_types == ("small",)
+    assert results.new_nodes[0].price == pytest.approx(0.1)
