@@ -297,6 +297,22 @@ def test_pods_of_a_host_port_share_no_node() -> None:
     expect_nodes(results, 3)
 
 
+def test_one_port_of_two_protocols_is_two_ports() -> None:
+    pods = [
+        make_pod(
+            containers=[
+                {
+                    "name": "dns",
+                    "ports": [{"containerPort": 53, "hostPort": 53, "protocol": protocol}],
+                }
+            ]
+        )
+        for protocol in ("TCP", "UDP")
+    ]
+
+    expect_nodes(schedule_on(make_nodepool(), pods), 1)
+
+
 def test_a_taken_host_port_closes_a_node() -> None:
     snapshot = make_snapshot(
         make_nodepool(), nodes=[make_node("a")], pods=(make_pod(node="a", host_ports=[80]),)
