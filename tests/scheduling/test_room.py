@@ -298,17 +298,11 @@ def test_pods_of_a_host_port_share_no_node() -> None:
 
 
 def test_one_port_of_two_protocols_is_two_ports() -> None:
-    pods = [
-        make_pod(
-            containers=[
-                {
-                    "name": "dns",
-                    "ports": [{"containerPort": 53, "hostPort": 53, "protocol": protocol}],
-                }
-            ]
-        )
-        for protocol in ("TCP", "UDP")
-    ]
+    def dns(protocol: str) -> dict[str, Any]:
+        port = {"containerPort": 53, "hostPort": 53, "protocol": protocol}
+        return {"containers": [{"name": "dns", "ports": [port]}]}
+
+    pods = [make_pod(spec=dns("TCP")), make_pod(spec=dns("UDP"))]
 
     expect_nodes(schedule_on(make_nodepool(), pods), 1)
 
