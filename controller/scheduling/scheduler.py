@@ -49,6 +49,9 @@ from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
 from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
 from controller.state.snapshot import Snapshot
 
+SHAPING = (resources.CPU, resources.MEMORY)
+"""What gives a machine its shape: the first of the solve's resources, asked for or not."""
+
 NEW_NODE = "a new node"
 """The domain under which a company that starts on a new node is counted."""
 
@@ -113,7 +116,8 @@ class Solve:
         self._volumes = VolumeIndex(snapshot)
         self._devices = Devices(pods, snapshot, catalog)
         self._demands = self._first_demands(shapes([self._volumes.settled(pod) for pod in pods]))
-        names = tuple(sorted({name for shape, _ in self._demands for name in shape.requests}))
+        asked = {name for shape, _ in self._demands for name in shape.requests}
+        names = (*SHAPING, *sorted(asked.difference(SHAPING)))
         waiting = {key for shape, _ in self._demands for key in shape.keys}
         running = [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in waiting]
         self._nodes = Nodes(snapshot.nodes, pods=running, daemons=catalog.daemons, names=names)

@@ -297,6 +297,17 @@ def test_pods_of_a_host_port_share_no_node() -> None:
     expect_nodes(results, 3)
 
 
+def test_pods_that_ask_for_nothing_get_the_smallest_node_that_counts_them() -> None:
+    small = make_type("small", cpu="1", memory="1Gi", pods="4", price=1.0)
+    large = make_type("large", cpu="8", memory="8Gi", pods="40", price=3.0)
+    snapshot = make_snapshot(make_nodepool(), types=(small, large))
+
+    results = schedule_on(snapshot, make_pods(4, requests={}))
+
+    (node,) = results.new_nodes
+    assert node.instance_types[0] == "small"
+
+
 def test_one_port_of_two_protocols_is_two_ports() -> None:
     def dns(protocol: str) -> dict[str, Any]:
         port = {"containerPort": 53, "hostPort": 53, "protocol": protocol}
