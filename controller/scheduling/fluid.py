@@ -22,6 +22,15 @@ TOLERANCE = 1e-7
 ROUNDS = 30
 
 
+def empty_program() -> highspy.Highs:
+    """Return a program that says nothing, and answers the same whenever it is asked."""
+    program = highspy.Highs()
+    program.setOptionValue("output_flag", False)
+    program.setOptionValue("threads", 1)
+    program.setOptionValue("random_seed", 0)
+    return program
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What the program answers.
@@ -72,10 +81,7 @@ class FluidProgram:
         self._sizes = sizes
         self._slot_rows = self._numbered_slots()
         self._pairs_in = np.zeros_like(allowed)
-        self._model = highspy.Highs()
-        self._model.setOptionValue("output_flag", False)
-        self._model.setOptionValue("threads", 1)
-        self._model.setOptionValue("random_seed", 0)
+        self._model = empty_program()
         self._pass_model()
         self._add_pairs(self._promising())
 

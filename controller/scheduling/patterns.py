@@ -20,6 +20,7 @@ import numpy as np
 
 from controller.scheduling.encoding import Indices, Vector
 from controller.scheduling.filling import fill
+from controller.scheduling.fluid import empty_program
 from controller.scheduling.pricing import Guide
 from controller.scheduling.problem import Problem
 
@@ -43,10 +44,7 @@ class PatternProgram:
         self.kinds: list[int] = []
         self.pods: list[Indices] = []
         self._known: set[tuple[int, bytes]] = set()
-        self._model = highspy.Highs()
-        self._model.setOptionValue("output_flag", False)
-        self._model.setOptionValue("threads", 1)
-        self._model.setOptionValue("random_seed", 0)
+        self._model = empty_program()
         classes, infinity = len(problem.demand), highspy.kHighsInf
         for amount in problem.demand.tolist():
             self._model.addRow(float(amount), infinity, 0, np.zeros(0, np.int32), np.zeros(0))
