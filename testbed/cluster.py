@@ -140,8 +140,10 @@ class Cluster:
 
     def _delete(self) -> None:
         # A cluster that was not quite created cannot quite be deleted; the keeper ends the rest.
+        ending = {pid: processes.identity(pid) for pid in self.pids.values()}
         with suppress(ClusterFailedError):
             self._kwokctl("delete", "cluster")
+            processes.await_end(ending)
 
     def _choose_ports(self) -> None:
         names = (*COMPONENTS, "etcd-peer")

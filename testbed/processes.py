@@ -79,6 +79,19 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
     return sorted(found)
 
 
+def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SECONDS) -> None:
+    """Wait until processes, id → `identity`, that were told to end are gone with their ports.
+
+    For at most `seconds`: one that does not end is still found by `end_all`, while one that is
+    about to may have lost the environment by which it is found.
+    """
+    deadline = time.monotonic() + seconds
+    while any(known and identity(pid) == known for pid, known in processes.items()):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+
+
 def _still_alive(directory: Path, found: Mapping[int, str | None]) -> set[int]:
     # A process that dies loses its environment before its ports, so those that were found once
     # are followed to their end.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,7 @@ Object = dict[str, Any]
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 GATE = "joiner.dev/stage"
+WITNESSES = "/api/v1/namespaces/default/pods"
 CLUSTER_WIDE = (
     "/apis/storage.k8s.io/v1/storageclasses",
     "/apis/storage.k8s.io/v1/csinodes",
@@ -37,8 +39,12 @@ class Stage:
         self._kube = kube
         self._namespaces: set[str] = {"default", "kube-system"}
 
-    async def set(self, world: Mapping[str, Any]) -> None:
-        """Create what is there before anything is decided: all but the waiting pods."""
+    async def set(self, world: Mapping[str, Any], coming: Iterable[Machine]) -> None:
+        """Create what is there when the pods are let through: all but those, and `coming` nodes.
+
+        Returns when kube-scheduler takes pods for every node. Raises AssertionError when it
+        does not.
+        """
         for one in world.get("namespaces", []):
             await self._namespace(one)
         for path, key in zip(CLUSTER_WIDE, ("storageClasses", "csiNodes"), strict=False):
@@ -55,13 +61,29 @@ class Stage:
                 await self._in_namespace("/api/v1", "persistentvolumeclaims", claim)
         for one in world.get("daemonSets", []):
             await self._in_namespace("/apis/apps/v1", "daemonsets", one)
-        await self.nodes(standing(world).values())
+        machines = [*standing(world).values(), *coming]
+        await self._each("/api/v1/nodes", [node(one) for one in machines])
+        await self._open(machines)
         running = [one for one in world["pods"] if one["spec"].get("nodeName")]
         await self.pods(running)
 
-    async def nodes(self, machines: Iterable[Machine]) -> None:
-        """Create nodes for machines; kwok makes them ready."""
-        await self._each("/api/v1/nodes", [node(one) for one in machines])
+    async def _open(self, machines: Sequence[Machine]) -> None:
+        """Wait until kube-scheduler knows that nodes are ready: until it binds a pod to each.
+
+        It hears of nodes and of pods in separate streams, so a node that the API server calls
+        ready may still be closed in its eyes when a pod comes. Of pods it hears in their order:
+        those that try are forgotten before it hears of any other.
+        """
+        paths = [f"{WITNESSES}/{witness(one)['metadata']['name']}" for one in machines]
+        await self._each(WITNESSES, [witness(one) for one in machines])
+
+        async def all_bound() -> bool:
+            pods = [await self._kube.get(path) for path in paths]
+            return all(one["spec"].get("nodeName") for one in pods)
+
+        assert await until(all_bound)
+        for path in paths:
+            await self._kube.delete(path, grace_seconds=0)
 
     async def pods(self, pods: Sequence[Mapping[str, Any]], *, gated: bool = False) -> None:
         """Create pods as their authors would have written them; gated, they wait for `release`."""
@@ -103,16 +125,6 @@ class Stage:
         paths = ("/api/v1/namespaces/{}/pods/{}".format(*key.split("/")) for key in keys)
         open_ = {"spec": {"schedulingGates": None}}
         await asyncio.gather(*(self._kube.patch(path, open_) for path in paths))
-
-    async def ready(self, machines: Iterable[Machine]) -> bool:
-        """Whether nodes take pods: the taints they are born with are gone."""
-        nodes, _ = await self._kube.list("/api/v1/nodes")
-        taints = {one["metadata"]["name"]: one["spec"].get("taints", []) for one in nodes}
-        return not any(
-            taint["key"] == "node.kubernetes.io/not-ready"
-            for machine in machines
-            for taint in taints[machine.name]
-        )
 
     async def bound(self) -> dict[str, str]:
         """Return where pods are bound, and make the volumes that binding waits for."""
@@ -233,6 +245,49 @@ def node(machine: Machine) -> Object:
         "spec": {"taints": [dict(one) for one in machine.taints]},
         "status": {"allocatable": room, "capacity": room},
     }
+
+
+def witness(machine: Machine) -> Object:
+    """Return a pod that asks for nothing but to be on this node, once it is open."""
+    name = {"key": "metadata.name", "operator": "In", "values": [machine.name]}
+    required = {"nodeSelectorTerms": [{"matchFields": [name]}]}
+    return {
+        "metadata": {"name": f"witness-{machine.name}"},
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+            },
+            "tolerations": [
+                {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
+                for one in machine.taints
+            ],
+            "containers": [{"name": "main", "image": "witness"}],
+        },
+    }
+
+
+def elsewhere(
+    pods: Mapping[str, Mapping[str, Any]], expected: Mapping[str, str], bound: Mapping[str, str]
+) -> list[str]:
+    """Return the pods that are not bound as planned; like pods may have changed places."""
+    found: list[str] = []
+    for alike in _alike(pods).values():
+        places = Counter(expected[key] for key in alike)
+        places.subtract(Counter(bound[key] for key in alike if key in bound))
+        found += [
+            key for key in alike if bound.get(key) != expected[key] and places[expected[key]] > 0
+        ]
+    return found
+
+
+def _alike(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Divide pods into those that differ in nothing but the name."""
+    found: dict[str, list[str]] = {}
+    for key, one in pods.items():
+        written = pod(one)
+        del written["metadata"]["name"]
+        found.setdefault(json.dumps(written, sort_keys=True), []).append(key)
+    return found
 
 
 def _quantity(billionths: int) -> str:

@@ -12,7 +12,7 @@ though, and a tightly packed plan has no room for a pod in the wrong place; so
   sooner: to a spread, pods nominated to the node in question count as if they were there,
   those nominated elsewhere do not, and every node looks too full.)
 
-Every pod that we called schedulable must be bound, and where we planned it.
+Every pod that we called schedulable must be bound, and where we planned it or its like.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 from testbed.cluster import Cluster
 from testbed.kubeclient import KubeClient, Kubeconfig
 from tests.parity import comparison, generated, worlds
-from tests.parity.stage import Stage, plan, until
+from tests.parity.stage import Stage, elsewhere, plan, until
 from tests.parity.validator import Trial, is_choosy, key_of
 
 pytestmark = pytest.mark.cluster
@@ -56,10 +56,8 @@ async def misplaced(stage: Stage, world: Mapping[str, Any]) -> dict[str, str]:
     answer = comparison.ours(world)
     machines, expected = plan(world, answer)
     pods = {key_of(one): one for one in world["pods"] if key_of(one) in expected}
-    await stage.set(world)
-    await stage.nodes(machines)
+    await stage.set(world, machines)
     await stage.pods(list(pods.values()), gated=True)
-    assert await until(lambda: stage.ready(machines))
     sequence = Trial(world, answer, world["instanceTypes"]).sequence()
     for wave in waves(sequence, pods):
         await stage.nominate({key: expected[key] for key in wave})
@@ -67,9 +65,8 @@ async def misplaced(stage: Stage, world: Mapping[str, Any]) -> dict[str, str]:
         await until(lambda wave=wave: bound(stage, wave), within=SECONDS)  # type: ignore[misc]
     where, reasons = await stage.bound(), await stage.reasons()
     return {
-        key: f"planned for {name}, bound to {where.get(key)}: {reasons.get(key, '')}"
-        for key, name in expected.items()
-        if where.get(key) != name
+        key: f"planned for {expected[key]}, bound to {where.get(key)}: {reasons.get(key, '')}"
+        for key in elsewhere(pods, expected, where)
     }
 
 

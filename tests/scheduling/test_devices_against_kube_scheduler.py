@@ -17,7 +17,7 @@ import pytest
 from testbed.cluster import Cluster
 from testbed.kubeclient import KubeClient, Kubeconfig
 from tests.parity import comparison, worlds
-from tests.parity.stage import Stage, plan, until
+from tests.parity.stage import Stage, elsewhere, plan, until
 from tests.parity.validator import Machine
 
 pytestmark = pytest.mark.cluster
@@ -246,26 +246,23 @@ async def misplaced(stage: Stage, kube: KubeClient, world: Object) -> dict[str, 
     answer = comparison.ours(world)
     assert not answer["unschedulable"], answer["unschedulable"]
     machines, expected = plan(world, answer)
-    await stage.set(world)
-    await stage.nodes(machines)
     for one in CLASSES:
         await kube.create(f"{GROUP}/deviceclasses", one)
     for one in world["resourceClaims"]:
         await kube.create(CLAIMS, one)
     for one in [*world["resourceSlices"], *coming(machines)]:
         await kube.create(f"{GROUP}/resourceslices", one)
+    await stage.set(world, machines)
     pods = {f"default/{one['metadata']['name']}": one for one in world["pods"]}
     await stage.pods(list(pods.values()), gated=True)
-    assert await until(lambda: stage.ready(machines))
     for wave in waves(expected):
         await stage.nominate({key: expected[key] for key in wave})
         await stage.release(wave)
         await until(lambda wave=wave: have(stage, wave), within=SECONDS)  # type: ignore[misc]
     bound, reasons = await stage.bound(), await stage.reasons()
     return {
-        key: f"planned for {name}, bound to {bound.get(key)}: {reasons.get(key, '')}"
-        for key, name in expected.items()
-        if bound.get(key) != name
+        key: f"planned for {expected[key]}, bound to {bound.get(key)}: {reasons.get(key, '')}"
+        for key in elsewhere(pods, expected, bound)
     }
 
 
