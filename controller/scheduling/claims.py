@@ -66,12 +66,22 @@ class Terms:
 class Claims:
     """Writes claims; what equal ones have in common is worked out once."""
 
-    def __init__(self, catalog: Catalog, stock: Stock, left: Vector, settings: Settings) -> None:
-        """Write claims against a catalog; `left` (limits) is what the packed nodes leave."""
+    def __init__(
+        self,
+        catalog: Catalog,
+        stock: Stock,
+        left: Vector,
+        settings: Settings,
+        domains: Mapping[str, Sequence[str]],
+    ) -> None:
+        """Write claims against a catalog; `left` (limits) is what the packed nodes leave,
+        `domains` are those that pods were spread over, by label.
+        """
         self._catalog = catalog
         self._stock = stock
         self._left = left.copy()
         self._settings = settings
+        self._domains = domains
         self._promises: list[Requirements] = []
         self._numbers: dict[tuple[object, ...], int] = {}
         self._terms: dict[tuple[int, int, frozenset[int], bool], Terms] = {}
@@ -146,6 +156,7 @@ class Claims:
             promises = [self._promises[number] for number in sorted(promised)]
             needs = requirements.conjunction(template.requirements, *promises)
             self._bind(needs, reservation)
+            self._settle(needs, template)
             if on_demand:
                 needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
             choice = self._chosen(pool, needs)
@@ -162,6 +173,16 @@ class Claims:
         elif names:
             others = one_of(labels.ON_DEMAND, labels.SPOT)
             requirements.narrow(needs, labels.CAPACITY_TYPE, others)
+
+    def _settle(self, needs: dict[str, ValueSet], template: PoolTemplate) -> None:
+        """Keep a label that the pool leaves open to domains that pods were spread over: a
+        value of its own would be one more, without any of them.
+        """
+        for key in template.requirements.keys() & self._domains.keys():
+            if needs[key].complement and key not in labels.WELL_KNOWN:
+                known = next((one for one in self._domains[key] if needs[key].has(one)), None)
+                if known is not None:
+                    needs[key] = one_of(known)
 
     def _chosen(self, pool: int, needs: Requirements) -> Choice:
         catalog = self._catalog

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controller.apis import labels
 from controller.constraints import requirements
-from controller.constraints.requirements import Requirements, ValueSet, one_of
+from controller.constraints.requirements import (
+    ANYTHING,
+    Requirements,
+    ValueSet,
+    a_value,
+    one_of,
+)
 from controller.scheduling.encoding import Catalog, Codes, Indices, Mask, Matrix, Vector
 
 
@@ -51,6 +58,22 @@ class Market:
             question = self.questions[key]
             mask &= question.truth[question.of_variant, question.place[allowed]]
         return mask
+
+
+def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[str]:
+    """Return the values of a label that topology must tell apart, sorted: those that columns
+    and pods name, and for nodes on which both leave the label open one that these will take.
+    """
+    codes = catalog.codes.get(key)
+    offers = [one for one in (codes.sets if codes else ()) if one is not None]
+    wishes = [ANYTHING, *asked]
+    values = {value for one in (*offers, *wishes) for value in one.values}
+    if key not in labels.WELL_KNOWN:
+        for left in (one.intersection(wish) for one in offers for wish in wishes):
+            value = a_value(left) if left.complement else None
+            if value is not None and not any(left.has(one) for one in values):
+                values.add(value)
+    return sorted(values)
 
 
 def market(

@@ -26,15 +26,18 @@ class Openings:
         self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
         self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
 
+    def named(self, key: str) -> list[str]:
+        """Return all the values of a label that were asked about."""
+        asked = self._market.questions[key].place if key in self._market.questions else ()
+        return sorted({value for one in asked for value in one.values})
+
     def values(self, key: str, mask: Mask) -> list[str]:
         """Return the domains of a label in which nodes of these variants can be made."""
-        asked = self._market.questions[key].place if key in self._market.questions else ()
-        values = sorted({value for one in asked for value in one.values})
         present = np.zeros(len(mask), dtype=np.bool_)
         present[self._market.variant_of] = True
         return [
             value
-            for value in values
+            for value in self.named(key)
             if (mask & present & self._market.meeting({key: one_of(value)})).any()
         ]
 

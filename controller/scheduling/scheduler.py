@@ -29,7 +29,7 @@ from controller.scheduling.encoding import catalog as encoded
 from controller.scheduling.equipping import Devices
 from controller.scheduling.giveaways import overstatement
 from controller.scheduling.limits import stock as stock_of
-from controller.scheduling.market import Market, market
+from controller.scheduling.market import Market, market, values_apart
 from controller.scheduling.minimums import flexible_room
 from controller.scheduling.nodes import Nodes
 from controller.scheduling.openings import Openings
@@ -260,9 +260,9 @@ class Solve:
             asked.extend(read(one.preference.match_expressions) for one in demand.preferred_nodes)
         asked.extend(self._devices.questions)
         for key in sorted({group.key for group in self._groups.all if not group.per_node}):
-            values = self._named_values(key)
-            values |= {v for one in asked if key in one for v in one[key].values}
-            asked.extend({key: one_of(value)} for value in sorted(values))
+            wanted = list(dict.fromkeys(one[key] for one in asked if key in one))
+            values = values_apart(self._catalog, key, wanted)
+            asked.extend({key: one_of(value)} for value in values)
         return market(self._catalog, asked)
 
     # Choosing domains, and filling the nodes that exist.
@@ -360,10 +360,6 @@ class Solve:
             rest = option.taken - (before - wish.number)
             if rest:
                 portions.append(Portion(wish, option.pins, wish.take(rest), mask))
-
-    def _named_values(self, key: str) -> set[str]:
-        codes = self._catalog.codes.get(key)
-        return {value for one in (codes.sets if codes else ()) if one for value in one.values}
 
     def _fill_nodes(
         self,
@@ -713,7 +709,8 @@ class Solve:
 
     def _results(self) -> Results:
         limits_left = self._left[: len(self._stock.left)]
-        claims = Claims(self._catalog, self._stock, limits_left, self._settings)
+        everywhere = {group.key: self._openings.named(group.key) for group in self._groups.all}
+        claims = Claims(self._catalog, self._stock, limits_left, self._settings, everywhere)
         new_nodes: list[NewNode] = []
         for planned in self._planned:
             pods = [key for _, keys in planned.members for key in keys]

@@ -150,6 +150,27 @@ def test_a_zone_outside_of_the_pods_reach_counts_only_if_somebody_opens_it() -> 
     assert len(beside.unschedulable) == 4
 
 
+def test_nodes_of_others_take_no_value_of_their_own_under_a_label_that_pods_are_spread_over() -> (
+    None
+):
+    """A pool leaves its nodes' rack open; those made for others are on the racks that count."""
+    snapshot = make_snapshot(
+        make_nodepool("low", requirements=[needs("rack", "In", "1", "2")]),
+        make_nodepool("high", requirements=[needs("rack", "Gt", "5")]),
+        types=[make_type("small", cpu="2", memory="8Gi")],
+    )
+    others = make_pods(2, node_affinity=[[needs("rack", "Gt", "5")]], cpu="1500m")
+    web = make_pods(6, labels=WEB, spreads=[spread(WEB, "rack")])
+
+    results = schedule_on(snapshot, [*others, *web])
+
+    expect_skew(results, "rack", web, 2, 2, 2)
+    racks = {value for one in web for value in values_of(node_of(results, one), "rack")}
+    for one in others:
+        (rack,) = values_of(node_of(results, one), "rack")
+        assert rack in racks
+
+
 def test_a_spread_stays_even_where_limits_leave_pods_behind() -> None:
     bare = make_type("two", cpu="2", memory="8Gi", zones=["zone-a", "zone-b"])
     node = make_node("a", zone="zone-a", cpu="3", memory="32Gi")
