@@ -22,6 +22,7 @@ from controller.constraints.taints import PREFER_NO_SCHEDULE
 from controller.scheduling import causes as why
 from controller.scheduling.affinity import ride
 from controller.scheduling.claims import Claims
+from controller.scheduling.closing import closable, closed
 from controller.scheduling.crowds import NodeCrowds
 from controller.scheduling.domains import Domains
 from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
@@ -82,14 +83,18 @@ def schedule(
     same pools and types. `expired` turns true when time is up: from then on the
     quickest complete answer is taken.
     """
-    solve = Solve(
-        pods,
-        snapshot=snapshot,
-        settings=settings or Settings(),
-        catalog=catalog or encoded(snapshot),
-        expired=expired,
-    )
-    return solve.run()
+    settings, catalog = settings or Settings(), catalog or encoded(snapshot)
+    solve = Solve(pods, snapshot=snapshot, settings=settings, catalog=catalog, expired=expired)
+    results = solve.run()
+    if (in_the_way := solve.in_the_way()) and not expired():
+        world = closed(snapshot, in_the_way)
+        again = Solve(
+            pods, snapshot=world, settings=settings, catalog=encoded(world), expired=expired
+        ).run()
+        if again.unschedulable.keys() < results.unschedulable.keys():
+            # What bounds the cost of fewer pods, wherever nodes are, bounds this as well.
+            return replace(again, lower_bound=min(results.lower_bound, again.cost))
+    return results
 
 
 class Solve:
@@ -180,6 +185,18 @@ class Solve:
         if 0 < sum(one.number for one in self._planned) <= FEW and not self._expired():
             self._rearrange()
         return self._results()
+
+    def in_the_way(self) -> dict[str, set[str]]:
+        """Return domains that hold back pods left over, which may not go there themselves, and
+        in which there is nothing yet but what this answer makes.
+        """
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for wish in self._placeless:
+            for group, _, universe in self._domains.rules(wish).owned:
+                if group.kind is Kind.SPREAD and closable(group.key):
+                    reach = self._openings.values(group.key, wish.reading.possible)
+                    found[group.key] |= set(universe) - group.universe - set(reach)
+        return {key: values for key, values in found.items() if values}
 
     def _rounds(self, waiting: list[Wish]) -> None:
         """Place pods, and those that found no place again with less to ask for."""

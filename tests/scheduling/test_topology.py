@@ -171,6 +171,21 @@ def test_nodes_of_others_take_no_value_of_their_own_under_a_label_that_pods_are_
         assert rack in racks
 
 
+def test_nobody_opens_a_zone_needlessly_that_pods_may_not_go_to_but_count() -> None:
+    within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
+    rule = spread(WEB, nodeAffinityPolicy="Ignore")
+    pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
+    others = make_pods(4, cpu="3")
+
+    results = schedule_on(
+        make_nodepool(), [*others, *pods], types=[make_type("four", cpu="4", memory="16Gi")]
+    )
+
+    expect_scheduled(results)
+    expect_skew(results, labels.ZONE, pods, 3, 3)
+    assert results.lower_bound <= results.cost
+
+
 def test_a_spread_stays_even_where_limits_leave_pods_behind() -> None:
     bare = make_type("two", cpu="2", memory="8Gi", zones=["zone-a", "zone-b"])
     node = make_node("a", zone="zone-a", cpu="3", memory="32Gi")
