@@ -1,10 +1,11 @@
 """`make race`: both engines on the same worlds, one after the other, in one run.
 
-    python -m tests.benchmarks.race [--only NAME] [--repeat N] [--quick]
+    python -m tests.benchmarks.race [--only NAME] [--repeat N] [--most PODS] [--limit SECONDS]
 
 Prints a table and writes race.json. Each side is timed inside its own process from
 prepared types and pods to finished results, the median of the repetitions; `from
-nothing` is ours with the world read and the types encoded too.
+nothing` is ours with the world read and the types encoded too. A side that has no answer
+within the limit is ended, and its row says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -41,22 +43,30 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Both sides on one world: seconds, $/h, pods placed, MiB."""
+    """Both sides on one world: seconds, $/h, pods placed, MiB.
+
+    Karpenter's are None when it had no answer within `limit` seconds.
+    """
 
     name: str
     kind: str
     pods: int
-    karpenter_seconds: float
+    limit: float
+    karpenter_seconds: float | None
     joiner_seconds: float
     joiner_seconds_from_nothing: float
-    ratio: float
-    karpenter_cost: float
+    karpenter_cost: float | None
     joiner_cost: float
     lower_bound: float
-    karpenter_placed: int
+    karpenter_placed: int | None
     joiner_placed: int
-    karpenter_mib: float
+    karpenter_mib: float | None
     joiner_mib: float
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster Joiner is."""
+        return self.karpenter_seconds / self.joiner_seconds if self.karpenter_seconds else None
 
 
 def races(types: str) -> Iterator[Race]:
@@ -79,26 +89,29 @@ def races(types: str) -> Iterator[Race]:
         yield Race(f"mixed {pods} #{seed}", "mixed", pods, partial(worlds.mixed, pods, seed))
 
 
-def run(race: Race, folder: Path, repeat: int) -> Outcome:
-    """Ask both sides."""
+def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
+    """Ask both sides, Karpenter's for at most `limit` seconds."""
     world = folder / "world.json"
     world.write_text(json.dumps(race.make()))
-    theirs = engines.karpenter(world, repeat=1 if race.pods >= SLOW_PODS else repeat)
     ours = engines.joiner(world, repeat=repeat)
+    theirs: engines.Answered | None = None
+    with suppress(engines.TooSlowError):
+        repeat = 1 if race.pods >= SLOW_PODS else repeat
+        theirs = engines.karpenter(world, repeat=repeat, limit=limit)
     return Outcome(
         name=race.name,
         kind=race.kind,
         pods=race.pods,
-        karpenter_seconds=theirs.answer["seconds"],
+        limit=limit,
+        karpenter_seconds=theirs.answer["seconds"] if theirs else None,
         joiner_seconds=ours.answer["seconds"],
         joiner_seconds_from_nothing=ours.answer["secondsFromNothing"],
-        ratio=theirs.answer["seconds"] / ours.answer["seconds"],
-        karpenter_cost=theirs.answer["cost"],
+        karpenter_cost=theirs.answer["cost"] if theirs else None,
         joiner_cost=ours.answer["cost"],
         lower_bound=ours.answer["lowerBound"],
-        karpenter_placed=_placed(theirs.answer),
+        karpenter_placed=_placed(theirs.answer) if theirs else None,
         joiner_placed=_placed(ours.answer),
-        karpenter_mib=theirs.peak_mib,
+        karpenter_mib=theirs.peak_mib if theirs else None,
         joiner_mib=ours.peak_mib,
     )
 
@@ -130,25 +143,30 @@ def table(outcomes: list[Outcome]) -> Table:
     for o in outcomes:
         drawn.add_row(
             o.name,
-            f"{o.karpenter_seconds:.3f}",
+            _or_not(o.karpenter_seconds, ".3f", instead=f"none in {o.limit:.0f} s"),
             f"{o.joiner_seconds:.3f}",
             f"{o.joiner_seconds_from_nothing:.3f}",
-            f"{o.ratio:.1f} ×",
-            f"{o.karpenter_cost:.3f}",
+            f"{_or_not(o.ratio, '.1f')} ×",
+            _or_not(o.karpenter_cost, ".3f"),
             f"{o.joiner_cost:.3f}",
             f"{o.lower_bound:.3f}",
             f"{o.joiner_cost / o.lower_bound:.4f}" if o.lower_bound else "",
-            f"{o.karpenter_placed} / {o.joiner_placed}",
-            f"{o.karpenter_mib:.0f} / {o.joiner_mib:.0f}",
+            f"{_or_not(o.karpenter_placed, 'd')} / {o.joiner_placed}",
+            f"{_or_not(o.karpenter_mib, '.0f')} / {o.joiner_mib:.0f}",
         )
     return drawn
+
+
+def _or_not(figure: float | None, form: str, *, instead: str = "–") -> str:
+    return instead if figure is None else format(figure, form)
 
 
 def totals(outcomes: list[Outcome]) -> Iterator[str]:
     """Say what the mixed worlds amount to together."""
     mixed = [o for o in outcomes if o.kind == "mixed"]
-    if mixed:
-        ours, theirs = sum(o.joiner_cost for o in mixed), sum(o.karpenter_cost for o in mixed)
+    both = [(o.joiner_cost, o.karpenter_cost) for o in mixed if o.karpenter_cost]
+    if both:
+        ours, theirs = (sum(costs) for costs in zip(*both, strict=True))
         yield f"mixed worlds together: {ours:.2f} $/h, {ours / theirs:.3f} × Karpenter's"
     for pods in sorted({o.pods for o in mixed}):
         some = [o for o in mixed if o.pods == pods]
@@ -164,6 +182,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="worlds whose name begins so")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions; the median counts")
     parser.add_argument("--most", type=int, default=10**9, help="leave out larger worlds")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=300,
+        help="seconds for Karpenter's answers to one world, all repetitions",
+    )
     chosen = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 200)
     progress = Terminal(console)
@@ -171,20 +195,25 @@ def main() -> int:
     types = str(engines.module_file(TYPES, progress))
     wanted = [r for r in races(types) if r.name.startswith(chosen.only) and r.pods <= chosen.most]
     outcomes: list[Outcome] = []
+    written = Path("race.json")
     with tempfile.TemporaryDirectory(prefix="joiner-race-") as folder:
         for number, race in enumerate(wanted, 1):
             console.print(f"[{number}/{len(wanted)}] {race.name} …", markup=False)
-            outcomes.append(run(race, Path(folder), chosen.repeat))
-            last = outcomes[-1]
+            last = run(race, Path(folder), chosen.repeat, chosen.limit)
+            outcomes.append(last)
+            faster = f"{last.ratio:.1f} × faster" if last.ratio else "no answer of Karpenter's"
             console.print(
-                f"    {last.ratio:.1f} × faster, {last.joiner_cost:.3f} against "
-                f"{last.karpenter_cost:.3f} $/h, bound {last.lower_bound:.3f}",
+                f"    {faster}, {last.joiner_cost:.3f} against "
+                f"{_or_not(last.karpenter_cost, '.3f')} $/h, bound {last.lower_bound:.3f}",
                 highlight=False,
+            )
+            # After each, so that a race that is broken off leaves what it found.
+            written.write_text(
+                json.dumps([asdict(o) | {"ratio": o.ratio} for o in outcomes], indent=1) + "\n"
             )
     console.print(table(outcomes))
     for line in totals(outcomes):
         console.print(line, highlight=False)
-    Path("race.json").write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n")
     return 0
 
 

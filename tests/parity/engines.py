@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,10 @@ KARPENTER = "sigs.k8s.io/karpenter"
 
 class EngineFailedError(RuntimeError):
     """An engine gave no answer."""
+
+
+class TooSlowError(EngineFailedError):
+    """An engine gave no answer within the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,12 @@ def module_file(path: str, progress: Progress = SILENCE) -> Path:
     return Path(found) / path
 
 
-def karpenter(world: Path, *, repeat: int = 1) -> Answered:
-    """Ask Karpenter's engine. Raises EngineFailedError."""
-    return _asked([str(binary("parity")), "-repeat", str(repeat), str(world)])
+def karpenter(world: Path, *, repeat: int = 1, limit: float | None = None) -> Answered:
+    """Ask Karpenter's engine, for at most `limit` seconds.
+
+    Raises EngineFailedError, or TooSlowError.
+    """
+    return _asked([str(binary("parity")), "-repeat", str(repeat), str(world)], limit=limit)
 
 
 def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -93,7 +101,7 @@ def joiner(world: Path, *, repeat: int = 1) -> Answered:
     return _asked([*command, "--repeat", str(repeat)])
 
 
-def _asked(command: list[str]) -> Answered:
+def _asked(command: list[str], *, limit: float | None = None) -> Answered:
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -103,10 +111,17 @@ def _asked(command: list[str]) -> Answered:
     )
     assert process.stdout is not None
     assert process.stderr is not None
+    clock = threading.Timer(limit or threading.TIMEOUT_MAX, process.kill)
+    clock.daemon = True
+    clock.start()
     printed = process.stdout.read()
+    too_slow = not clock.is_alive()
+    clock.cancel()
     complaint = process.stderr.read().decode(errors="replace")
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    if too_slow:
+        raise TooSlowError(f"{command[0]} had no answer after {limit:.0f} s")
     if process.returncode != 0:
         raise EngineFailedError(
             f"{command[0]} ended with {process.returncode}: {complaint[-2000:]}"
