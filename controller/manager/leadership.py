@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -77,7 +76,7 @@ class Leadership:
 
         """
         renewed_at = await self._acquire()
-        fence = Fence(self.timing, renewed_at)
+        fence = Fence(self.timing, renewed_at, clock=asyncio.get_running_loop().time)
         self.on_change(True)
         log.info("became leader", extra={"identity": self.identity})
         try:
@@ -90,9 +89,9 @@ class Leadership:
             await self._release()
 
     async def _acquire(self) -> float:
-        """Try until the Lease is ours; return when (monotonic) the winning try was sent."""
+        """Try until the Lease is ours; return when (`_now`) the winning try was sent."""
         while True:
-            began = time.monotonic()
+            began = _now()
             try:
                 if await self._try():
                     return began
@@ -105,7 +104,7 @@ class Leadership:
             await asyncio.sleep(self.timing.retry.total_seconds())
             deadline = fence.renewed_at + self.timing.renew_deadline.total_seconds()
             try:
-                async with asyncio.timeout(deadline - time.monotonic()):
+                async with asyncio.timeout_at(deadline):
                     fence.renewed_at = await self._renewed()
             except TimeoutError:
                 raise LeadershipLostError("the lease could not be renewed in time") from None
@@ -113,7 +112,7 @@ class Leadership:
     async def _renewed(self) -> float:
         """Renew, trying again until it works; return when the try that worked was sent."""
         while True:
-            began = time.monotonic()
+            began = _now()
             try:
                 if await self._try():
                     return began
@@ -128,11 +127,11 @@ class Leadership:
         if lease is None:
             return await self._create()
         if self._known is None or lease.spec != self._known.spec:
-            self._seen_at = time.monotonic()
+            self._seen_at = _now()
         self._known = lease
         holder = lease.spec.holder_identity
         lasts = lease.spec.lease_duration_seconds or self.timing.lease.total_seconds()
-        if holder not in ("", self.identity) and time.monotonic() < self._seen_at + lasts:
+        if holder not in ("", self.identity) and _now() < self._seen_at + lasts:
             return False
         spec = self._spec(lease)
         try:
@@ -203,14 +202,20 @@ class Leadership:
 class Fence:
     """Ends the process when the Lease is about to run out and it is still acting.
 
-    `renewed_at` (monotonic) is when the last renewal was sent. The thread does not
+    `renewed_at` is when, by `clock`, the last renewal was sent. The thread does not
     depend on the event loop, which may be what is stuck.
     """
 
     def __init__(
-        self, timing: Timing, renewed_at: float, end: Callable[[int], object] = os._exit
+        self,
+        timing: Timing,
+        renewed_at: float,
+        *,
+        clock: Callable[[], float],
+        end: Callable[[int], object] = os._exit,
     ) -> None:
         self.renewed_at = renewed_at
+        self._clock = clock
         self._patience = (timing.lease - timing.last_moment).total_seconds()
         self._pause = timing.retry.total_seconds() / 4
         self._end = end
@@ -227,7 +232,7 @@ class Fence:
 
     def _watch(self) -> None:
         while not self._lifted.wait(self._pause):
-            if time.monotonic() > self.renewed_at + self._patience:
+            if self._clock() > self.renewed_at + self._patience:
                 log.error("the lease runs out and this process is still acting: ending it")
                 self._end(FENCED_EXIT_CODE)
                 return
@@ -246,6 +251,11 @@ async def _until_first_ends(*tasks: asyncio.Future[None]) -> None:
     for task in tasks:
         if not task.cancelled() and (exc := task.exception()) is not None:
             raise exc
+
+
+def _now() -> float:
+    """Return the event loop's time, in seconds: monotonic, and any thread may read it."""
+    return asyncio.get_running_loop().time()
 
 
 def _written(moment: datetime) -> str:

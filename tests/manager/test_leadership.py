@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -13,21 +12,25 @@ import pytest
 from controller.apis.kinds import LEASE
 from controller.apiserver.errors import ConflictError, UnavailableError
 from controller.apiserver.fake import FakeApiServer
-from controller.manager.leadership import Fence, Leadership, LeadershipLostError, Timing
-
-QUICK = Timing(
-    lease=timedelta(seconds=1),
-    renew_deadline=timedelta(seconds=0.5),
-    retry=timedelta(seconds=0.05),
-    last_moment=timedelta(seconds=0.1),
+from controller.manager.leadership import (
+    LEASE_DURATION,
+    Fence,
+    Leadership,
+    LeadershipLostError,
+    Timing,
 )
+
+pytestmark = pytest.mark.virtual_clock
+
+LEASE_SECONDS = LEASE_DURATION.total_seconds()
+PATIENCE_SECONDS = 4 * LEASE_SECONDS
 
 
 class Candidate:
     """A contender for the Lease, and whether it acts."""
 
     def __init__(self, api: FakeApiServer, name: str) -> None:
-        self.leadership = Leadership(api, "kube-system", "lease", name, QUICK)
+        self.leadership = Leadership(api, "kube-system", "lease", name)
         self.acting = asyncio.Event()
         self.stopped = asyncio.Event()
         self.task = asyncio.create_task(self.leadership.hold(self.act))
@@ -41,7 +44,7 @@ class Candidate:
             self.stopped.set()
 
     async def leads(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.acting.wait()
 
     async def stop(self) -> None:
@@ -77,12 +80,9 @@ async def test_the_first_acts_and_the_second_waits(election: Election) -> None:
     await first.leads()
     second = election.enter("second")
     before = election.api.find(LEASE, "lease", "kube-system")
-    async with asyncio.timeout(20):
-        # The first renews for longer than the Lease lasts, and the second still waits.
-        began = time.monotonic()
-        while time.monotonic() < began + 1.5 * QUICK.lease.total_seconds():
-            assert not second.acting.is_set()
-            await asyncio.sleep(0.05)
+    # The first renews for longer than the Lease lasts, and the second still waits.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(second.acting.wait(), 1.5 * LEASE_SECONDS)
     after = election.api.find(LEASE, "lease", "kube-system")
     assert before is not None
     assert after is not None
@@ -110,11 +110,11 @@ async def test_a_leader_that_cannot_renew_stops_before_another_can_follow(
     first = election.enter("first")
     await first.leads()
     election.api.refuse("patch", UnavailableError("down", status=503), kind=LEASE, times=100)
-    refused_at = time.monotonic()
-    async with asyncio.timeout(20):
+    refused_at = asyncio.get_running_loop().time()
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await first.stopped.wait()
     # The Lease lasts from the last renewal; whoever follows waits at least that long.
-    assert time.monotonic() - refused_at < QUICK.lease.total_seconds()
+    assert asyncio.get_running_loop().time() - refused_at < LEASE_SECONDS
     with pytest.raises(LeadershipLostError):
         await first.task
 
@@ -136,7 +136,7 @@ async def test_one_conflict_does_not_cost_the_lease(election: Election) -> None:
     await first.leads()
     before = election.api.find(LEASE, "lease", "kube-system")
     election.api.refuse("patch", ConflictError("changed", status=409), kind=LEASE)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async for change in election.api.watch(LEASE):
             if change.object not in (None, before):
                 break
@@ -150,7 +150,7 @@ async def test_what_the_leader_raises_is_raised_and_the_lease_given_back() -> No
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await Leadership(api, "kube-system", "lease", "me", QUICK).hold(fail)
+        await Leadership(api, "kube-system", "lease", "me").hold(fail)
     lease = api.find(LEASE, "lease", "kube-system")
     assert lease is not None
     assert lease.spec.holder_identity == ""
@@ -164,6 +164,7 @@ def test_a_process_too_stuck_to_stop_itself_is_ended() -> None:
         codes.append(code)
         ended.set()
 
-    with Fence(QUICK, time.monotonic(), end):
+    quick = Timing(retry=timedelta(milliseconds=1))
+    with Fence(quick, renewed_at=0.0, clock=lambda: LEASE_SECONDS, end=end):
         assert ended.wait(20)
     assert codes == [70]

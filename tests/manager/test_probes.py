@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from controller.manager import probes
+from controller.manager import probes, profiling
 from testbed.processes import free_ports, is_listening
 
 
@@ -72,13 +73,23 @@ async def test_a_profile_that_cannot_be_taken_says_what_can() -> None:
             assert "up to 120" in text
 
 
-async def test_one_profile_is_taken_at_a_time() -> None:
+async def test_one_profile_is_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def profiled(_: float) -> str:
+        begun.set()
+        await gate.wait()
+        return "taken"
+
+    monkeypatch.setattr(profiling, "_profiled", profiled)
     (port,) = free_ports(1)
     application = probes.metrics(CollectorRegistry(), with_profiles=True)
     async with probes.serving(application, "127.0.0.1", port):
-        both = [get(port, "/debug/pprof/profile?seconds=2") for _ in range(2)]
-        answers = await asyncio.gather(*both)
-    assert sorted(status for status, _ in answers) == [200, 409]
+        first = asyncio.create_task(get(port, "/debug/pprof/profile"))
+        await begun.wait()
+        assert (await get(port, "/debug/pprof/profile"))[0] == 409
+        gate.set()
+        assert await first == (200, "taken")
 
 
 async def test_and_nowhere_else() -> None:

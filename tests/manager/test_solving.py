@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -39,13 +40,19 @@ async def test_the_answer_comes_from_another_process(solver: Solver) -> None:
     assert await solver.solve(os.getpid) == pid
 
 
-async def test_the_loop_goes_on_while_something_is_solved(solver: Solver) -> None:
-    solving = asyncio.create_task(solver.solve(time.sleep, 0.5))
-    turns = 0
-    while not solving.done():
+def until_opened(place: Path) -> str:
+    (place / "begun").touch()
+    while not (place / "gate").exists():
+        time.sleep(0.01)
+    return "through"
+
+
+async def test_the_loop_goes_on_while_something_is_solved(solver: Solver, tmp_path: Path) -> None:
+    solving = asyncio.create_task(solver.solve(until_opened, tmp_path))
+    while not (tmp_path / "begun").exists():
         await asyncio.sleep(0.01)
-        turns += 1
-    assert turns > 5
+    (tmp_path / "gate").touch()
+    assert await solving == "through"
 
 
 async def test_the_engine_answers_from_there_as_it_would_here(solver: Solver) -> None:
