@@ -71,6 +71,7 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ordered: list[Fault] = []
+        self._cleared = threading.Event()
 
     def order(self, fault: Fault) -> None:
         """Let a fault happen to the calls that match it."""
@@ -78,9 +79,11 @@ class Faults:
             self._ordered.append(fault)
 
     def clear(self) -> None:
-        """Let everything work again."""
+        """Let everything work again; calls that are held up go on at once."""
         with self._lock:
             self._ordered.clear()
+            self._cleared.set()
+            self._cleared = threading.Event()
 
     def take(self, call: Call) -> Fault | None:
         """The fault for this call, counted down."""
@@ -91,6 +94,15 @@ class Faults:
                         fault.times -= 1
                     return fault
             return None
+
+    def happen(self, fault: Fault) -> None:
+        """Hold the call up for as long as the fault says. Raises its error, if it has one."""
+        with self._lock:
+            cleared = self._cleared
+        cleared.wait(fault.delay)
+        error = fault.error()
+        if error is not None:
+            raise error
 
     def outstanding(self) -> list[dict[str, Any]]:
         """The faults that can still happen."""

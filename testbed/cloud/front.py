@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from testbed.cloud import authorization, backends, console, identity, queues, refusals
 from testbed.cloud.errors import AwsError, not_implemented
-from testbed.cloud.faults import Fault
 from testbed.cloud.operations import OPERATIONS
 from testbed.cloud.wire import Call, Response, read_call, write_error, write_result
 from testbed.cloud.world import World
@@ -76,10 +74,10 @@ class Front:
         if fault is None:
             return self._perform(call, environ, body)
         if not fault.after:
-            _go_wrong(fault)
+            world.faults.happen(fault)
             return self._perform(call, environ, body)
         response = self._perform(call, environ, body)
-        _go_wrong(fault)
+        world.faults.happen(fault)
         return response
 
     def _perform(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
@@ -118,14 +116,6 @@ class Front:
                 raise not_implemented(call.service, call.operation)
             content_type = "text/xml"
         return Response(answered["status"], content, content_type, tuple(headers.items()))
-
-
-def _go_wrong(fault: Fault) -> None:
-    """Wait and fail, as ordered."""
-    time.sleep(fault.delay)
-    error = fault.error()
-    if error is not None:
-        raise error
 
 
 def _read(environ: dict[str, Any]) -> bytes:

@@ -40,6 +40,12 @@ class Timers:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), action))
             self._changed.notify()
 
+    def hurry(self) -> None:
+        """Let everything that is to happen later happen now, in its order."""
+        with self._changed:
+            self._due = [(0.0, next(self._order), action) for *_, action in sorted(self._due)]
+            self._changed.notify()
+
     def _run(self) -> None:
         while (action := self._next()) is not None:
             try:

@@ -29,7 +29,7 @@ EVERYTHING = Options(
     feature_gates=FeatureGates(node_overlay=True, capacity_buffer=True, static_capacity=True),
 )
 
-pytestmark = pytest.mark.usefixtures("custom_resources")
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("custom_resources")]
 
 
 def now() -> datetime:

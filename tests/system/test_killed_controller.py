@@ -36,7 +36,7 @@ WAVE = 3
 
 CLAIM_TAG = "karpenter.sh/nodeclaim"
 STEPS = ("Launched", "Registered", "Initialized")
-SLOW_SECONDS = 3.0
+SLOW_SECONDS = 25.0
 """How late CreateFleet takes effect, or answers, in the waves that ask for it."""
 
 

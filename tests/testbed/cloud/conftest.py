@@ -62,7 +62,7 @@ def ec2(aws: Aws) -> Any:
     return aws.client("ec2")
 
 
-def eventually(condition: Callable[[], Any], *, seconds: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     """Wait until a condition holds and answer what it answered."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -96,13 +96,14 @@ def test_a_late_answer_comes_long_after_the_work_is_done(
 ) -> None:
     arguments = Region(aws).fleet(ClientToken=unique("late"))
     before = len(control.instances().instances)
-    control.order_fault(service="ec2", action="CreateFleet", delay=3.0, after=True)
+    control.order_fault(service="ec2", action="CreateFleet", delay=3600.0, after=True)
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ec2.create_fleet, **arguments)
         while len(control.instances().instances) == before:
             assert not answer.done()
         assert not answer.done()
+        control.clear_faults()
 
     assert len(answer.result()["Instances"]) == 1
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from testbed.cloud import CloudControl
+from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.control import ControlError
 from tests.testbed.cloud.builders import Region, pairs
 from tests.testbed.cloud.conftest import Aws, eventually
+
+LONG = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +33,21 @@ def state_of(ec2: Any, identity: str) -> str:
 
 
 def test_an_instance_is_pending_before_it_runs(
-    ec2: Any, region: Region, control: CloudControl
+    cloud: Cloud, ec2: Any, region: Region, control: CloudControl
 ) -> None:
-    control.change_settings(pending=0.3)
+    control.change_settings(pending=LONG)
 
     [identity] = region.launch()
 
     assert state_of(ec2, identity) == "pending"
+    cloud.world.timers.hurry()
     eventually(lambda: state_of(ec2, identity) == "running")
 
 
 def test_a_terminated_instance_shuts_down_first_and_is_forgotten_later(
-    ec2: Any, region: Region, control: CloudControl
+    cloud: Cloud, ec2: Any, region: Region, control: CloudControl
 ) -> None:
-    control.change_settings(shutting_down=0.3, terminated_visible=0.3)
+    control.change_settings(shutting_down=LONG, terminated_visible=LONG)
     [identity] = region.launch()
     eventually(lambda: state_of(ec2, identity) == "running")
 
@@ -53,7 +56,9 @@ def test_a_terminated_instance_shuts_down_first_and_is_forgotten_later(
     assert change["PreviousState"]["Name"] == "running"
     assert change["CurrentState"]["Name"] == "shutting-down"
     assert state_of(ec2, identity) == "shutting-down"
+    cloud.world.timers.hurry()
     eventually(lambda: state_of(ec2, identity) == "terminated")
+    cloud.world.timers.hurry()
     eventually(lambda: identity not in known(ec2))
     with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
         ec2.describe_instances(InstanceIds=[identity])

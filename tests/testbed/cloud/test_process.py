@@ -55,8 +55,8 @@ def test_it_says_its_url_serves_and_stops_when_told(number: signal.Signals) -> N
 
         process.send_signal(number)
 
-        assert process.wait(timeout=10) == 0
-        waiting.join(timeout=10)
+        assert process.wait(timeout=60) == 0
+        waiting.join(timeout=60)
     assert cluster["endpoint"] == "https://127.0.0.1:7443"
     assert cluster["version"] == "1.35"
 
