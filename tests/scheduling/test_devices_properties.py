@@ -63,7 +63,7 @@ def asked_by(keys: tuple[str, ...], wants: dict[str, tuple[str, int]]) -> Counte
     spreads=st.booleans(),
     limited=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_type_of_a_claim_has_the_devices_of_its_pods(
     kinds: list[tuple[dict[str, int], int]],
     groups: list[tuple[int, str, int]],

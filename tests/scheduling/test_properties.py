@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.scheduling.answers import answer
@@ -14,9 +14,7 @@ from controller.state.world import load
 from tests.scheduling.validator import findings
 from tests.scheduling.worlds import World, diverse_world, mixed_world
 
-QUICKLY = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+QUICKLY = settings(max_examples=25)
 
 
 def _solved(world: World) -> World:

@@ -108,6 +108,15 @@ async def refusal_of(kubelets: Kubelets, machine: Machine) -> str:
     return await eventually(refusal)
 
 
+async def stopped(kube: KubeClient, machine: Machine) -> None:
+    """Wait until the kubelets have heard that the machine's instance is on its way out."""
+
+    async def not_ready() -> bool:
+        return not is_ready(await node_of(kube, machine))
+
+    await eventually(not_ready)
+
+
 async def gone(kube: KubeClient, machine: Machine) -> None:
     async def absent() -> bool:
         return await node_of(kube, machine) is None
@@ -305,10 +314,7 @@ async def test_the_node_of_a_dying_instance_is_not_ready_and_its_pods_are_left_a
 
     cloud.set_state(machine.id, "shutting-down")
 
-    async def not_ready() -> bool:
-        return not is_ready(await node_of(kube, machine))
-
-    await eventually(not_ready)
+    await stopped(kube, machine)
     path = await create_pod(kube, "left-alone", machine)
     pod = await kube.get(path)
     assert pod["status"]["phase"] == "Pending"
@@ -383,6 +389,7 @@ async def test_an_instance_that_is_shutting_down_does_not_register_again(
     cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
     await joined(kube, machine)
     cloud.set_state(machine.id, "shutting-down")
+    await stopped(kube, machine)
     await kube.delete(machine.path)
     await gone(kube, machine)
 

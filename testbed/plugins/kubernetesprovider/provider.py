@@ -53,7 +53,7 @@ FLAGS: Final[Mapping[str, str]] = {
 FIELD_MANAGER: Final = "__fieldManager"
 NAME_LIMIT: Final = 63
 DEFAULT_SECONDS: Final = 600.0
-DISCOVERY_SECONDS: Final = 15.0
+DISCOVERY_SECONDS: Final = 60.0
 FIRST_POLL_SECONDS: Final = 0.05
 LAST_POLL_SECONDS: Final = 1.0
 

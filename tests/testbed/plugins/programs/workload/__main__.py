@@ -14,7 +14,7 @@ is_stuck = config.get_bool("stuck") or False
 
 cluster = k8s.Provider("cluster", kubeconfig=config.require_secret("kubeconfig"))
 opts = pulumi.ResourceOptions(provider=cluster)
-limit = "2s" if is_stuck else "60s"
+limit = "8s" if is_stuck else "300s"
 patient = pulumi.ResourceOptions(
     provider=cluster, custom_timeouts=pulumi.CustomTimeouts(create=limit, update=limit)
 )
