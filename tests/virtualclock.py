@@ -18,9 +18,7 @@ class _Impatient(selectors.DefaultSelector):
         super().__init__()
         self.skipped = 0.0
 
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, selectors._EventMask]]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:  # no timer is set: only news can go on
             return super().select()
         news = super().select(0)

@@ -17,6 +17,7 @@ from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from tests.reconcilers.world import make_pool, make_waiting_pod
+from tests.testbed.eventually import eventually
 
 
 @pytest.fixture
@@ -49,8 +50,11 @@ def until_opened(place: Path) -> str:
 
 async def test_the_loop_goes_on_while_something_is_solved(solver: Solver, tmp_path: Path) -> None:
     solving = asyncio.create_task(solver.solve(until_opened, tmp_path))
-    while not (tmp_path / "begun").exists():
-        await asyncio.sleep(0.01)
+
+    async def begun() -> bool:
+        return (tmp_path / "begun").exists()
+
+    await eventually(begun)
     (tmp_path / "gate").touch()
     assert await solving == "through"
 
