@@ -15,37 +15,31 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import boto3
 import botocore.config
 import botocore.exceptions
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from testbed import binaries, processes
 from testbed.environment import cache_directory
 from testbed.progress import Terminal
+from testbed.supervisor import READY, Orders
 from testbed.testbed import (
     CHECKOUT,
     Part,
     Phase,
     State,
     StateUnreadableError,
-    Testbed,
     home,
     read_state,
 )
 
 STOP_SECONDS = 60.0
 """How long `down` waits for the owner to undo its parts before it does so itself."""
-
-READY = "ready\n"
-"""The supervisor's last line to `up`. Not the end of the pipe: a child may have inherited it."""
-
-CHECK_SECONDS = 1.0
-"""How often the supervisor looks whether its parts still run."""
 
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -82,11 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     story = "run the whole story, from pulumi up to pulumi destroy"
     demo = verbs.add_parser("demo", help=story, description=story)
     demo.set_defaults(verb=_demo)
-    # What `up` leaves in the background; people have no use for it, so no help shows it.
-    supervise = verbs.add_parser("supervise")
-    _add_name(supervise)
-    _add_settings(supervise)
-    supervise.set_defaults(verb=_supervise)
     return parser
 
 
@@ -224,18 +213,23 @@ def _clear(directory: Path) -> None:
 
 def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
     """Start the background process, and show what it says until it is ready or has ended."""
+    orders = Orders(
+        name=chosen.name,
+        cluster_name=chosen.cluster_name,
+        region=chosen.region,
+        join_delay_seconds=chosen.join_delay,
+        until=Part(chosen.until),
+    )
     reading, writing = os.pipe()
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "testbed", "supervise", f"--name={chosen.name}",
-         f"--cluster-name={chosen.cluster_name}", f"--region={chosen.region}",
-         f"--join-delay={chosen.join_delay}", f"--until={chosen.until}"],
+        [sys.executable, "-m", "testbed.supervisor", msgspec.json.encode(orders)],
         cwd=CHECKOUT,
         # Not marked: it owns the directory, and undoes it, rather than belonging to it.
         stdin=subprocess.DEVNULL,
         stdout=writing,
         stderr=writing,
         start_new_session=True,
-    )  # fmt: skip
+    )
     os.close(writing)
     try:
         with os.fdopen(reading) as said:
@@ -267,58 +261,6 @@ def _print_usage(state: State, chosen: argparse.Namespace) -> None:
 def _command(verb: str, chosen: argparse.Namespace) -> str:
     named = "" if chosen.name == "default" else f" --name {chosen.name}"
     return f"python -m testbed {verb}{named}"
-
-
-# supervise
-
-
-def _supervise(chosen: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
-    testbed = Testbed(
-        directory=home(chosen.name),
-        cluster_name=chosen.cluster_name,
-        region=chosen.region,
-        join_delay_seconds=chosen.join_delay,
-        until=Part(chosen.until),
-        progress=Terminal(errors),
-    )
-    with testbed:
-        _let_go_of_the_terminal(testbed.directory / "supervisor.log")
-        _watch(testbed)
-    return 0
-
-
-def _watch(testbed: Testbed) -> None:
-    """Look after the parts until a signal comes, or somebody removes the directory.
-
-    A part that ends is written down and the rest stays, for `status` and the logs to tell why.
-    """
-    is_broken = False
-    while testbed.directory.exists():
-        if not is_broken:
-            try:
-                testbed.check()
-            except RuntimeError as exc:
-                errors.print(exc)
-                is_broken = True
-        time.sleep(CHECK_SECONDS)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Unwind, once: a second signal must not interrupt the undoing."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise SystemExit(0)
-
-
-def _let_go_of_the_terminal(log: Path) -> None:
-    """Tell `up` that we are ready, and write to a log from here on."""
-    sys.stdout.write(READY)
-    sys.stdout.flush()
-    with log.open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
 
 
 # down

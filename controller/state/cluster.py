@@ -168,10 +168,6 @@ class Cluster:
         """Hold machines, named by node or by claim, for gone in every snapshot from now on."""
         self._marked.update(names)
 
-    def unmark(self, *names: str) -> None:
-        """Take marks back: the machines stay after all."""
-        self._marked.difference_update(names)
-
     def nominate(self, name: str, pods: Sequence[Pod], until: datetime) -> None:
         """Keep disruption off a machine, named by node or by claim: pods are on their way to it.
 
