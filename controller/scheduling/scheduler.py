@@ -187,14 +187,15 @@ class Solve:
         return self._results()
 
     def in_the_way(self) -> dict[str, set[str]]:
-        """Return domains that hold back pods left over, which may not go there themselves, and
-        in which there is nothing yet but what this answer makes.
+        """Return domains that hold back pods left over, which may not go there themselves
+        (whatever their volumes say), and in which there is nothing but what this answer makes.
         """
         found: defaultdict[str, set[str]] = defaultdict(set)
         for wish in self._placeless:
             for group, _, universe in self._domains.rules(wish).owned:
                 if group.kind is Kind.SPREAD and closable(group.key):
-                    reach = self._openings.values(group.key, wish.reading.possible)
+                    own = wish.reading.own & wish.reading.tolerated
+                    reach = self._openings.values(group.key, own)
                     found[group.key] |= set(universe) - group.universe - set(reach)
         return {key: values for key, values in found.items() if values}
 
