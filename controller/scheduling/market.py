@@ -7,13 +7,14 @@ number of different answers and not with the number of offerings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from controller.apis import labels
 from controller.constraints import requirements
+from controller.constraints.hostports import HostPort, conflict
 from controller.constraints.requirements import (
     ANYTHING,
     Requirements,
@@ -22,6 +23,8 @@ from controller.constraints.requirements import (
     one_of,
 )
 from controller.scheduling.encoding import Catalog, Codes, Indices, Mask, Matrix, Vector
+
+Ports = tuple[HostPort, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Question:
 class Market:
     """Variants and the kinds of nodes within them.
 
-    `reservation_of_variant` is the capacity reservation a variant is bought from (−1: none).
+    `reservation_of_variant` is the capacity reservation a variant is bought from (−1: none);
+    `barred` marks, per set of host ports, the variants where daemons take one of them.
     Kinds: `variant_of`, `row_of` (in the catalog), `price` (the cheapest way to buy
     the row within the variant), `room` (kinds × resources).
     """
@@ -46,6 +50,7 @@ class Market:
     pool_of_variant: Indices
     reservation_of_variant: Indices
     questions: Mapping[str, Question]
+    barred: Mapping[Ports, Mask]
     variant_of: Indices
     row_of: Indices
     price: Vector
@@ -58,6 +63,11 @@ class Market:
             question = self.questions[key]
             mask &= question.truth[question.of_variant, question.place[allowed]]
         return mask
+
+    def free(self, ports: Ports) -> Mask:
+        """Mark the variants on whose nodes no daemon takes one of the host ports."""
+        barred = self.barred.get(ports)
+        return np.ones(len(self.pool_of_variant), dtype=np.bool_) if barred is None else ~barred
 
 
 def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[str]:
@@ -76,23 +86,31 @@ def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[
     return sorted(values)
 
 
+def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
+    """Mark the rows on whose nodes a daemon takes one of the host ports."""
+    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
+    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
+    return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
+
+
 def market(
-    catalog: Catalog, asked: Iterable[Requirements], *, columns: Mask | None = None
+    catalog: Catalog, asked: Iterable[Requirements], *, ports: Iterable[Ports] = ()
 ) -> Market:
     """Look at the catalog's available columns with these requirements in mind.
 
     Every requirement later put to `Market.meeting` must be among those asked, label
-    by label. `columns` narrows what may be bought.
+    by label, and `ports` are what pods take of their hosts.
     """
     sets: dict[str, dict[ValueSet, None]] = {}
     for one in asked:
         for key, allowed in one.items():
             sets.setdefault(key, {})[allowed] = None
-    usable = catalog.available if columns is None else catalog.available & columns
-    chosen = np.flatnonzero(usable)
+    barred = {one: barred_rows(catalog, one) for one in ports if one}
+    barred = {one: rows for one, rows in barred.items() if rows.any()}
+    chosen = np.flatnonzero(catalog.available)
     keys = sorted(sets)
     answers = {key: _Answers.to(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
-    profile_of, profiles = _profiles(catalog, chosen, keys, answers)
+    profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(barred.values()))
     variants, source = _variants(profiles, keys, answers)
     kinds_profile, kinds_row, kinds_price = _cheapest(catalog, chosen, profile_of)
     variant_of, place = _crossed(kinds_profile, source)
@@ -107,6 +125,10 @@ def market(
                 variants[:, number],
             )
             for number, key in enumerate(keys)
+        },
+        barred={
+            one: profiles[source, place] > 0
+            for place, one in enumerate(barred, start=len(keys) + 2)
         },
         variant_of=variant_of,
         row_of=kinds_row[place],
@@ -171,10 +193,14 @@ def _possible_answers(
 
 
 def _profiles(
-    catalog: Catalog, chosen: Indices, keys: list[str], answers: Mapping[str, _Answers]
+    catalog: Catalog,
+    chosen: Indices,
+    keys: list[str],
+    answers: Mapping[str, _Answers],
+    barred: Sequence[Mask],
 ) -> tuple[Indices, Indices]:
-    """Number the distinct (pool, reservation, answer group per label); columns → profile,
-    profiles × these.
+    """Number the distinct (pool, reservation, answer group per label, whether each of the
+    rows' masks is true); columns → profile, profiles × these.
     """
     parts = [catalog.pool_of[chosen], catalog.reservation_of[chosen] + 1]
     widths = [len(catalog.pools), len(catalog.reservations) + 1]
@@ -187,6 +213,9 @@ def _profiles(
             else np.zeros(len(chosen), dtype=np.int64)
         )
         widths.append(len(answers[key].options))
+    for rows in barred:
+        parts.append(rows[catalog.row_of[chosen]].astype(np.int64))
+        widths.append(2)
     code = np.zeros(len(chosen), dtype=np.int64)
     for part, width in zip(parts, widths, strict=True):
         _, code = np.unique(code * max(width, 1) + part, return_inverse=True)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from controller.constraints.hostports import HostPort, conflict
 from controller.scheduling.crowds import clashes
-from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, Vector
+from controller.scheduling.encoding import Indices, Matrix, Vector
 from controller.scheduling.giveaways import visible
 from controller.scheduling.kinds import undominated
 from controller.scheduling.market import Market
@@ -28,7 +27,6 @@ class Poser:
 
     def __init__(
         self,
-        catalog: Catalog,
         market: Market,
         groups: Groups,
         *,
@@ -37,7 +35,7 @@ class Poser:
         limit_units: Vector,
     ) -> None:
         """Nothing has been posed yet."""
-        self._catalog, self._market, self._groups = catalog, market, groups
+        self._market, self._groups = market, groups
         self._room, self._prices = room, visible(market.price)
         self._consumption, self._limit_units = consumption, limit_units
         self._per_node: dict[tuple[tuple[Group, ...], ...], tuple[tuple[int, ...], ...]] = {}
@@ -86,7 +84,6 @@ class Poser:
         holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
         for r in range(sizes.shape[1]):
             holds &= room[None, :, r] >= distinct[:, r, None]
-        labelled &= ~self._barred_by_daemons(classes)
         allowed = labelled & holds[which.reshape(-1)]
         consumption = self._consumption
         allowed &= (consumption <= left).all(axis=1)
@@ -111,16 +108,6 @@ class Poser:
         )
         return problem, kinds
 
-    def _barred_by_daemons(self, classes: Sequence[Sequence[Portion]]) -> Mask:
-        """Mark, classes × kinds, where a daemon takes a host port that the pods need."""
-        rows = self._market.row_of
-        barred = np.zeros((len(classes), len(rows)), dtype=np.bool_)
-        for index, portions in enumerate(classes):
-            ports = [port for one in portions[0].everyone for port in one.wish.shape.ports]
-            if ports:
-                barred[index] = barred_rows(self._catalog, ports)[rows]
-        return barred
-
     def _node_rules(self, classes: Sequence[Sequence[Portion]]) -> NodeRules:
         """Bring the rules about sharing a node into arrays: groups first, then host ports."""
         firsts = [[part.wish for part in one[0].everyone] for one in classes]
@@ -143,10 +130,3 @@ class Poser:
             limit=np.array([one[2] for one in rules], dtype=np.float64),
             repels=np.array([one[3] for one in rules], dtype=np.bool_),
         )
-
-
-def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
-    """Mark the rows on whose nodes a daemon takes one of the host ports."""
-    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
-    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
-    return np.array(groups, dtype=np.bool_)[catalog.daemon_group]

@@ -105,7 +105,9 @@ class Reader:
             truths=truths,
             own=own,
             tolerated=self._tolerated(hardened),
-            possible=possible & self._tolerated(demand.tolerations),
+            possible=possible
+            & self._tolerated(demand.tolerations)
+            & self._market.free(shape.ports),
             nodes=nodes,
         )
 

@@ -30,13 +30,13 @@ from controller.scheduling.encoding import catalog as encoded
 from controller.scheduling.equipping import Devices
 from controller.scheduling.giveaways import overstatement
 from controller.scheduling.limits import stock as stock_of
-from controller.scheduling.market import Market, market, values_apart
+from controller.scheduling.market import Market, barred_rows, market, values_apart
 from controller.scheduling.minimums import flexible_room
 from controller.scheduling.nodes import Nodes
 from controller.scheduling.openings import Openings
 from controller.scheduling.packing import pack
 from controller.scheduling.planning import Families, Planned, unfolded
-from controller.scheduling.posing import Poser, barred_rows
+from controller.scheduling.posing import Poser
 from controller.scheduling.preferences import Demand, first_demand, relaxed
 from controller.scheduling.pricing import lower_bound
 from controller.scheduling.reading import Reader, sites, size_of
@@ -161,7 +161,6 @@ class Solve:
         most = self._consumption.max(axis=0, initial=1.0)
         self._limit_units = np.exp2(np.floor(np.log2(most)))
         self._poser = Poser(
-            catalog,
             self._market,
             self._groups,
             room=self._room,
@@ -281,7 +280,7 @@ class Solve:
             wanted = list(dict.fromkeys(one[key] for one in asked if key in one))
             values = values_apart(self._catalog, key, wanted)
             asked.extend({key: one_of(value)} for value in values)
-        return market(self._catalog, asked)
+        return market(self._catalog, asked, ports=(shape.ports for shape, _ in self._characters()))
 
     # Choosing domains, and filling the nodes that exist.
 
@@ -707,8 +706,9 @@ class Solve:
 
     def _taken_ports(self, wish: Wish) -> tuple[str, ...]:
         """Say so when a daemon takes a port of such pods wherever they could go."""
-        rows = self._market.row_of[self._openings.fitting_kinds(wish.reading.possible, wish)]
-        if not wish.shape.ports or not barred_rows(self._catalog, wish.shape.ports)[rows].all():
+        anywhere = wish.reading.own & wish.reading.tolerated
+        where = self._market.variant_of[self._openings.fitting_kinds(anywhere, wish)]
+        if not len(where) or self._market.free(wish.shape.ports)[where].any():
             return ()
         named = ", ".join(str(port.port) for port in wish.shape.ports)
         return (f"a DaemonSet takes host port {named} on every node that could be made",)

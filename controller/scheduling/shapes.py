@@ -61,14 +61,17 @@ def shapes(pods: Sequence[Pod]) -> list[Shape]:
             rows[key] = [pod]
         else:
             row.append(pod)
-    found = [_shape(row, encode(_character(row[0]))) for row in rows.values()]
+    found = []
+    for row in rows.values():
+        ports = hostports.host_ports(row[0].spec)
+        found.append(_shape(row, ports, encode(_character(row[0], ports))))
     found.sort(key=_order)
     for index, shape in enumerate(found):
         shape.index = index
     return found
 
 
-def _character(pod: Pod) -> tuple[object, ...]:
+def _character(pod: Pod, ports: tuple[HostPort, ...]) -> tuple[object, ...]:
     spec = pod.spec
     return (
         pod.metadata.namespace,
@@ -78,10 +81,11 @@ def _character(pod: Pod) -> tuple[object, ...]:
         spec.tolerations,
         spec.topology_spread_constraints,
         spec.volumes,
+        ports,
     )
 
 
-def _shape(pods: list[Pod], character: bytes) -> Shape:
+def _shape(pods: list[Pod], ports: tuple[HostPort, ...], character: bytes) -> Shape:
     first = pods[0]
     if len(pods) > 1:
         pods.sort(key=_age)
@@ -92,7 +96,7 @@ def _shape(pods: list[Pod], character: bytes) -> Shape:
         labels=first.metadata.labels,
         spec=first.spec,
         requests=resources.pod_requests(first),
-        ports=hostports.host_ports(first.spec),
+        ports=ports,
         keys=[pod.key for pod in pods],
     )
 

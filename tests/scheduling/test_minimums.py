@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from controller.apis import labels
 from controller.scheduling.settings import BEST_EFFORT, Settings
-from tests.builders import make_nodepool, make_pod, make_pods, make_types, needs
-from tests.expectations import expect_nodes, expect_scheduled, schedule_on
+from tests.builders import (
+    make_daemonset,
+    make_nodepool,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_type,
+    make_types,
+    needs,
+)
+from tests.expectations import expect_nodes, expect_scheduled, node_of, schedule_on
 
 BENDING = Settings(min_values_policy=BEST_EFFORT)
 
@@ -51,3 +60,20 @@ def test_nothing_is_said_of_minimums_where_they_may_not_bend() -> None:
 
     assert labels.MIN_VALUES_RELAXED not in strict.new_nodes[0].annotations
     assert labels.MIN_VALUES_RELAXED not in without.new_nodes[0].annotations
+
+
+def test_pods_turn_to_another_pool_where_a_daemon_s_port_leaves_too_few_types() -> None:
+    """The port is free on one type alone, and the pool that comes first asks for two."""
+    daemon = make_daemonset(host_ports=[8080], node_selector={labels.ARCH: "amd64"})
+    flexible = make_nodepool(
+        "flexible", weight=1, requirements=[needs(labels.INSTANCE_TYPE, "Exists", min_values=2)]
+    )
+    types = [make_type("x86"), make_type("more"), make_type("arm", arch="arm64")]
+    snapshot = make_snapshot(flexible, make_nodepool(), types=types, daemon_sets=(daemon,))
+
+    picky = make_pod(host_ports=[8080])
+
+    results = schedule_on(snapshot, [picky, *make_pods(3)])
+
+    expect_scheduled(results)
+    assert node_of(results, picky).node_pool == "default"
