@@ -22,7 +22,6 @@ from controller.constraints.taints import PREFER_NO_SCHEDULE
 from controller.scheduling import causes as why
 from controller.scheduling.affinity import ride
 from controller.scheduling.claims import Claims
-from controller.scheduling.closing import closable, closed
 from controller.scheduling.crowds import NodeCrowds
 from controller.scheduling.domains import Domains
 from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
@@ -42,6 +41,7 @@ from controller.scheduling.pricing import lower_bound
 from controller.scheduling.reading import Reader, sites, size_of
 from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
+from controller.scheduling.retrying import closable, closed, level
 from controller.scheduling.settings import Settings
 from controller.scheduling.shapes import Shape, shapes
 from controller.scheduling.spread import Rules, assign, is_misplaced, record
@@ -84,17 +84,31 @@ def schedule(
     quickest complete answer is taken.
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
-    solve = Solve(pods, snapshot=snapshot, settings=settings, catalog=catalog, expired=expired)
-    results = solve.run()
+
+    def asked(world: Snapshot, catalog: Catalog) -> tuple[Solve, Results]:
+        solve = Solve(pods, snapshot=world, settings=settings, catalog=catalog, expired=expired)
+        return solve, solve.run()
+
+    solve, results = asked(snapshot, catalog)
     if (in_the_way := solve.in_the_way()) and not expired():
         world = closed(snapshot, in_the_way)
-        again = Solve(
-            pods, snapshot=world, settings=settings, catalog=encoded(world), expired=expired
-        ).run()
+        _, again = asked(world, encoded(world))
         if again.unschedulable.keys() < results.unschedulable.keys():
-            # What bounds the cost of fewer pods, wherever nodes are, bounds this as well.
-            return replace(again, lower_bound=min(results.lower_bound, again.cost))
+            # What bounds the cost of fewer pods, wherever their nodes are, bounds that of more.
+            results = replace(again, lower_bound=min(results.lower_bound, again.cost))
+    if solve.lacks_limits() and not expired():
+        world = level(snapshot)
+        _, again = asked(world, encoded(world))
+        if _behind(pods, again) < _behind(pods, results):
+            results = again
     return results
+
+
+def _behind(pods: Sequence[Pod], results: Results) -> list[int]:
+    """Return the priorities of the pods that are left over, greatest first."""
+    return sorted(
+        (pod.spec.priority or 0 for pod in pods if pod.key in results.unschedulable), reverse=True
+    )
 
 
 class Solve:
@@ -197,6 +211,11 @@ class Solve:
                     reach = self._openings.values(group.key, own)
                     found[group.key] |= set(universe) - group.universe - set(reach)
         return {key: values for key, values in found.items() if values}
+
+    def lacks_limits(self) -> bool:
+        """Whether limits leave pods over, while some pools had their turn before others."""
+        levels = {pool.weight for pool in self._catalog.pools}
+        return len(levels) > 1 and any(self._spent_limits(one) for one in self._placeless)
 
     def _rounds(self, waiting: list[Wish]) -> None:
         """Place pods, and those that found no place again with less to ask for."""

@@ -208,6 +208,17 @@ def test_what_a_full_pool_cannot_take_goes_to_the_next() -> None:
     assert sorted(node.node_pool for node in results.new_nodes) == ["first", "second"]
 
 
+def test_a_pool_that_comes_first_does_not_use_up_its_limit_on_what_others_could_take() -> None:
+    first = make_nodepool("first", weight=10, limits={"cpu": "4"})
+    second = make_nodepool("second", limits={"memory": "8Gi"})
+    lean = make_type("lean", cpu="8", memory="8Gi")
+    snapshot = make_snapshot(first, second, types=[*make_types(4), lean])
+    large = make_pods(2, cpu="1500m", memory="7Gi")
+    small = make_pods(7, cpu="1", memory="1Gi")
+
+    expect_scheduled(schedule_on(snapshot, [*large, *small]))
+
+
 def test_nodes_of_the_pool_count_against_its_limit() -> None:
     pool = make_nodepool(limits={"cpu": "6"})
     node = make_node("busy", pool="default", cpu="4")

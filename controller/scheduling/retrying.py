@@ -1,8 +1,10 @@
-"""Domains that new nodes stay out of, so that pods elsewhere are not held back.
+"""Worlds in which to ask again when pods were left over.
 
-A spread with `nodeAffinityPolicy: Ignore` counts every domain in which there are nodes,
-also those that its own pods may not go to: once a node is made there for others, the
-least count is that of a domain that stays empty.
+* A spread with `nodeAffinityPolicy: Ignore` counts every domain in which there are nodes,
+  also those that its own pods may not go to: once a node is made there for others, the
+  least count is that of a domain that stays empty. So such domains are closed.
+* Pools come in the order of their weights, and those that come first may use up their limits on
+  pods that others have room for. So all pools come at once.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def closed(snapshot: Snapshot, domains: Domains) -> Snapshot:
         Requirement(key=key, operator="NotIn", values=sorted(values))
         for key, values in sorted(domains.items())
     ]
-    return replace(snapshot, node_pools=tuple(_with(pool, terms) for pool in snapshot.node_pools))
+    pools = tuple(_with(pool, terms) for pool in snapshot.node_pools)
+    return replace(snapshot, node_pools=pools)
 
 
 def closable(key: str) -> bool:
@@ -36,6 +39,15 @@ def closable(key: str) -> bool:
     A pool that is told where not to go under a label of its own would begin to set it.
     """
     return key in labels.WELL_KNOWN and key != labels.HOSTNAME
+
+
+def level(snapshot: Snapshot) -> Snapshot:
+    """Return a world whose pools all have the same weight."""
+    pools = (
+        structs.replace(pool, spec=structs.replace(pool.spec, weight=0))
+        for pool in snapshot.node_pools
+    )
+    return replace(snapshot, node_pools=tuple(pools))
 
 
 def _with(pool: NodePool, terms: list[Requirement]) -> NodePool:
