@@ -14,13 +14,20 @@ NO_EXECUTE = "NoExecute"
 TOLERATE_PREFERENCES = Toleration(operator="Exists", effect=PREFER_NO_SCHEDULE)
 """What a pod gains when it gives up avoiding soft taints."""
 
+HELD = Taint(key=labels.NOMINATING_TAINT, effect=NO_SCHEDULE)
+"""Keeps pods off a node of ours until the scheduler knows which of them it is for."""
+
+NOT_READY = Taint(key=labels.NOT_READY_TAINT, effect=NO_SCHEDULE)
+"""Keeps pods off a node that is not ready."""
+
 _EPHEMERAL = frozenset(
     {
-        (labels.NOT_READY_TAINT, NO_SCHEDULE),
+        (NOT_READY.key, NOT_READY.effect),
         (labels.NOT_READY_TAINT, NO_EXECUTE),
         (labels.UNREACHABLE_TAINT, NO_SCHEDULE),
         (labels.UNINITIALIZED_TAINT, NO_SCHEDULE),
         (labels.UNREGISTERED_TAINT, NO_EXECUTE),
+        (HELD.key, HELD.effect),
     }
 )
 
@@ -30,6 +37,11 @@ def is_ephemeral(taint: Taint) -> bool:
     return (taint.key, taint.effect) in _EPHEMERAL or taint.key.startswith(
         labels.READINESS_TAINT_PREFIX
     )
+
+
+def is_held(taints: Iterable[Taint]) -> bool:
+    """Whether a node with these taints waits until its pods know their places."""
+    return any(same(taint, HELD) for taint in taints)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

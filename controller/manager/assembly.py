@@ -32,7 +32,8 @@ from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.provisioning.batching import Batcher
-from controller.reconcilers.provisioning.nomination import Nomination
+from controller.reconcilers.provisioning.nomination import Nomination, node_forgotten
+from controller.reconcilers.provisioning.opening import Opening
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.provisioning.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
@@ -97,9 +98,8 @@ class Assembly:
         )  # fmt: skip
         finalization = Finalization(api, cloud, cluster, metrics, clock)
         nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads)
-        lifecycle = Lifecycle(
-            api, cloud, cluster, recorder, metrics, clock, finalization, nomination
-        )
+        opening = Opening(api, cluster, clock, nomination)
+        lifecycle = Lifecycle(api, cloud, cluster, recorder, metrics, clock, finalization, opening)
         eviction = Eviction(api, recorder, metrics)
         terminator = Terminator(api, cloud, cluster, recorder, metrics, clock, eviction)
 
@@ -110,6 +110,7 @@ class Assembly:
         self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
         self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
         self._nodes = loop("node.termination", terminator, MANY)
+        self._nominations = loop("pod.nomination", nomination)
         # Nobody runs these where they are switched off, and then nobody hears their nudges.
         gates = options.feature_gates
         self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE)
@@ -117,7 +118,7 @@ class Assembly:
         self._static = loop("static.provisioning", Replication(api, cluster, metrics, clock))
         self._loops = (
             self._pools, self._classes, self._claims, self._consolidatable, self._expiration,
-            self._pod_events, self._nodes,
+            self._pod_events, self._nodes, self._nominations,
             *((self._overlays,) if gates.node_overlay else ()),
             *((self._buffers,) if gates.capacity_buffer else ()),
             *((self._static,) if gates.static_capacity else ()),
@@ -199,6 +200,8 @@ class Assembly:
             self._batcher.nudge(after.metadata.uid)
         if node_name := node_concerned(before, after):
             self._pod_events.nudge(node_name)
+        if node_name := node_forgotten(before, after):
+            self._nominations.nudge(node_name)
         pod = after or before
         if pod is not None and pod.spec.node_name:
             node = self._cluster.get(kinds.NODE, pod.spec.node_name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.apis import labels
+from controller.apis import conditions, labels
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodes import Node
+from controller.constraints import taints
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +69,11 @@ class StateNode:
     def node_pool(self) -> str:
         """The name of the pool it belongs to; empty when unmanaged."""
         return self.labels.get(labels.NODEPOOL, "")
+
+
+def is_up(node: Node) -> bool:
+    """Whether a node would take pods in, if we do not hold them off it ourselves."""
+    return conditions.is_true(node.status.conditions, "Ready") and not any(
+        taints.is_ephemeral(taint) and not taints.same(taint, taints.HELD)
+        for taint in node.spec.taints
+    )

@@ -28,6 +28,7 @@ from controller.manager.overlaying import OverlaidCloud
 from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
 from controller.reconcilers.disruption.disruptor import Disruptor
+from controller.reconcilers.provisioning.nomination import Nomination
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.cluster import Cluster
@@ -195,6 +196,31 @@ async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_e
     await asyncio.wait([task])
 
     assert seen == [False, True]
+
+
+async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: asyncio.Queue[str] = asyncio.Queue()
+
+    async def look(_: Nomination, key: str) -> None:
+        looked.put_nowait(key)
+
+    monkeypatch.setattr(Nomination, "reconcile", look)
+    world = World(FeatureGates())
+    web = make_waiting_pod("web")
+    status = msgspec.structs.replace(web.status, nominated_node_name="its-node")
+    world.api.seed(msgspec.structs.replace(web, status=status))
+    task = asyncio.create_task(world.live())
+    world.api.seed(make_class(), make_pool())
+    await world.claim("Launched")  # it is at work
+
+    world.api.seed(web)
+
+    async with asyncio.timeout(20):
+        assert await looked.get() == "its-node"
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @pytest.mark.parametrize("world", [FeatureGates(node_overlay=True)], indirect=True)

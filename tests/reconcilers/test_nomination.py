@@ -10,7 +10,6 @@ import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
 from controller.apis.pods import Pod, TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
@@ -18,6 +17,8 @@ from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.nomination import Nomination
+from controller.reconcilers.provisioning.opening import Opening
+from controller.reconcilers.provisioning.plan import NOMINATED_GRACE
 from controller.state.spreads import DefaultSpreads
 from tests.reconcilers.test_provisioning import Scenario
 from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod
@@ -36,7 +37,7 @@ class Life(Scenario):
             self.provisioner.plan,
             DefaultSpreads((), world.cluster),
         )
-        self.nominated_before: list[bool] = []
+        self.opening = Opening(world.api, world.cluster, world.clock, self.nomination)
         parts = (world.api, world.cloud, world.cluster)
         self.lifecycle = Lifecycle(
             *parts,
@@ -44,19 +45,9 @@ class Life(Scenario):
             world.metrics,
             world.clock,
             Finalization(*parts, world.metrics, world.clock),
-            self,
+            self.opening,
         )
         world.seed(make_class(), make_pool())
-
-    async def awaited(self, claim: NodeClaim) -> None:
-        await self.nomination.awaited(claim)
-
-    async def joined(self, claim: NodeClaim, node: Node) -> None:
-        await self.nomination.joined(claim, node)
-        now = self.world.node(node.metadata.name)
-        assert now is not None
-        keys = [taint.key for taint in now.spec.taints]
-        self.nominated_before.append(labels.UNREGISTERED_TAINT in keys)
 
     async def launch(self) -> NodeClaim:
         """Launch the one claim there is."""
@@ -67,7 +58,10 @@ class Life(Scenario):
 
     async def join(self) -> str:
         """Launch the one claim there is and let its node join; returns the node's name."""
-        claim = await self.launch()
+        return await self.bring(await self.launch())
+
+    async def bring(self, claim: NodeClaim) -> str:
+        """Let the node of a claim that is launched join; returns its name."""
         node = self.world.join(claim)
         await self.lifecycle.reconcile(claim.metadata.name)
         self.world.see()
@@ -93,10 +87,14 @@ async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(life: Li
     life.world.seed(make_waiting_pod("web"))
     await life.round()
 
-    node = await life.join()
+    claim = await life.launch()
+    life.world.seed(msgspec.structs.replace(life.pod("web"), status=make_waiting_pod("web").status))
+    life.world.api.refuse("patch", ForbiddenError("no", status=403), kind=kinds.NODE)
 
-    assert life.pod("web").status.nominated_node_name == node
-    assert life.nominated_before == [True]
+    with pytest.raises(ForbiddenError):
+        await life.bring(claim)
+
+    assert life.pod("web").status.nominated_node_name == f"node-of-{claim.metadata.name}"
 
 
 async def test_pods_are_nominated_as_soon_as_the_cloud_has_named_their_machine(life: Life) -> None:
@@ -194,7 +192,32 @@ async def test_a_pod_that_lost_its_place_is_placed_again(life: Life) -> None:
     await life.round()
     await life.join()
     await life.round()
+    life.world.seed(nominated(life.pod("web"), ""))
     life.world.pass_time(seconds=5)
+
+    await life.round()
+
+    assert life.asked == [["default/web"], ["default/web"]]
+
+
+async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    await life.join()
+    await life.round()
+    life.world.pass_time(seconds=5)
+
+    await life.round()
+
+    assert life.asked == [["default/web"]]
+
+
+async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(life: Life) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    await life.join()
+    await life.round()
+    life.world.now += NOMINATED_GRACE + timedelta(seconds=1)
 
     await life.round()
 

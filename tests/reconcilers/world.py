@@ -113,7 +113,11 @@ class Unprepared:
     async def awaited(self, claim: NodeClaim) -> None:
         """Do nothing."""
 
-    async def joined(self, claim: NodeClaim, node: Node) -> None:
+    async def joined(self, claim: NodeClaim, node: Node) -> bool:
+        """Hold no node."""
+        return False
+
+    async def registered(self, node: Node) -> None:
         """Do nothing."""
 
 

@@ -20,6 +20,7 @@ from controller.cloudprovider.errors import (
     NodeClassNotReadyError,
 )
 from controller.cloudprovider.provider import CloudProvider, Instance
+from controller.constraints import taints
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
@@ -44,8 +45,11 @@ class Preparation(Protocol):
     async def awaited(self, claim: NodeClaim) -> None:
         """Prepare while the instance starts."""
 
-    async def joined(self, claim: NodeClaim, node: Node) -> None:
-        """Prepare once there is a node; it takes pods in afterwards."""
+    async def joined(self, claim: NodeClaim, node: Node) -> bool:
+        """Prepare once there is a node; returns whether pods are to be held off it for now."""
+
+    async def registered(self, node: Node) -> timedelta | None:
+        """Let pods into a node that was held, once it is up; returns how long that may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,13 @@ class Lifecycle:
             return await self.finalization.reconcile(claim)
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             claim = await self._finalizer(claim)
-        for step in (self._launch, self._register, self._initialize):
+        for step in (self._launch, self._register):
             progressed = await step(claim)
             if progressed is None:
                 return None
             claim = progressed
-        return await self._liveness(claim)
+        pause = await self._let_pods_in(claim)
+        return await self._liveness(await self._initialize(claim)) if pause is None else pause
 
     async def _finalizer(self, claim: NodeClaim) -> NodeClaim:
         finalizers = [*claim.metadata.finalizers, labels.TERMINATION_FINALIZER]
@@ -174,9 +179,9 @@ class Lifecycle:
                 reason="NodeNotFound",
                 message="Node not registered with cluster",
             )
-        await self.preparation.joined(claim, nodes[0])
+        held = await self.preparation.joined(claim, nodes[0])
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
-        node = await registration.register(self.api, claim, node)
+        node = await registration.register(self.api, claim, node, held=held)
         self.cluster.observe(NODE, node)
         self.metrics.node_created(claim)
         log.info(
@@ -188,7 +193,13 @@ class Lifecycle:
         )
         return await self._with_condition(claim, REGISTERED, "True")
 
-    async def _initialize(self, claim: NodeClaim) -> NodeClaim | None:
+    async def _let_pods_in(self, claim: NodeClaim) -> timedelta | None:
+        node = self.cluster.get(NODE, claim.status.node_name)
+        if node is None or not taints.is_held(node.spec.taints):
+            return None
+        return await self.preparation.registered(node)
+
+    async def _initialize(self, claim: NodeClaim) -> NodeClaim:
         if not conditions.is_true(claim.status.conditions, REGISTERED):
             return claim
         if conditions.is_true(claim.status.conditions, INITIALIZED):

@@ -11,14 +11,16 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodes import Node
 from controller.apis.taints import Taint
 from controller.apiserver.port import ApiServer
+from controller.constraints.taints import HELD
 
 
-async def register(api: ApiServer, claim: NodeClaim, node: Node) -> Node:
-    """Write onto the node what the claim promises, and let pods in."""
+async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool = False) -> Node:
+    """Write onto the node what the claim promises; pods may come in unless it is `held`."""
+    spec = {"taints": _taints(claim, node, held=held) or None}
     return await api.patch(
         NODE,
         node.metadata.name,
-        {"metadata": _metadata(claim, node), "spec": {"taints": _taints(claim, node) or None}},
+        {"metadata": _metadata(claim, node), "spec": spec},
         resource_version=node.metadata.resource_version,
     )
 
@@ -45,13 +47,15 @@ def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
     }
 
 
-def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
+def _taints(claim: NodeClaim, node: Node, *, held: bool) -> list[dict[str, Any]]:
     """Merge the claim's taints in, by key and effect; the unregistered taint goes."""
     taints = {(t.key, t.effect): t for t in node.spec.taints}
     # The bootstrap script already registered with them; a startup taint that its
     # owner has removed since must not come back.
     if node.metadata.labels.get(labels.DO_NOT_SYNC_TAINTS) != "true":
         taints |= {(t.key, t.effect): t for t in (*claim.spec.taints, *claim.spec.startup_taints)}
+    if held:
+        taints[(HELD.key, HELD.effect)] = HELD
     return [_wire(t) for t in taints.values() if t.key != labels.UNREGISTERED_TAINT]
 
 

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controller.apis.kinds import POD
+from controller.apis.kinds import NODE, POD
 from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, InvalidError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.provider import CloudProvider
+from controller.constraints import taints
 from controller.reconcilers.provisioning.plan import Plan
 from controller.state.cluster import Cluster
+from controller.state.nodes import is_up
 from controller.state.spreads import DefaultSpreads
 
 CONCURRENT_WRITES = 16
@@ -61,22 +63,35 @@ class Nomination:
             log.debug("nominating early: %s", error, extra={"NodeClaim": claim.metadata.name})
             return
         if instance.hostname:
-            await self._nominate(claim, instance.hostname)
+            await self.tell(claim, instance.hostname)
 
-    async def joined(self, claim: NodeClaim, node: Node) -> None:
-        """Nominate a node for the pods it was made for; without it they still find a place."""
-        await self._nominate(claim, node.metadata.name)
+    async def reconcile(self, key: str) -> None:
+        """Tell of their places once more the pods that a node, named by the key, has lost.
 
-    async def _nominate(self, claim: NodeClaim, name: str) -> None:
-        expected = self.plan.expected_on(name, claim.metadata.name)
-        if not expected:
+        The scheduler drops the nomination of a pod that it tries in vain, as it does when
+        other nodes open a moment before the pod's own.
+        """
+        node = self.cluster.get(NODE, key)
+        claim = self.cluster.claim_of(node) if node is not None else None
+        if node is None or claim is None or taints.is_held(node.spec.taints) or not is_up(node):
             return
-        untold = [
-            pod
-            for pod in self.cluster.pending_pods()
-            if pod.metadata.uid in expected and pod.status.nominated_node_name != name
-        ]
-        pods = [pod for pod in self.spreads.applied(untold) if not _must_spread(pod)]
+        forgotten = [p for p in self.expected(claim, key) if not p.status.nominated_node_name]
+        await self._write_all([p for p in forgotten if self.plan.may_remind(p)], key)
+
+    async def tell(self, claim: NodeClaim, name: str) -> None:
+        """Nominate a claim's node for its pods; without it they still find a place."""
+        untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
+        await self._write_all(untold, name)
+
+    def expected(self, claim: NodeClaim, name: str) -> list[Pod]:
+        """Return the pods that wait for a claim's node and that can be nominated for it."""
+        uids = self.plan.expected_on(name, claim.metadata.name)
+        if not uids:
+            return []
+        waiting = [pod for pod in self.cluster.pending_pods() if pod.metadata.uid in uids]
+        return [pod for pod in self.spreads.applied(waiting) if not _must_spread(pod)]
+
+    async def _write_all(self, pods: Sequence[Pod], name: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*(self._write(pod, name) for pod in pods))
@@ -105,3 +120,10 @@ def _must_spread(pod: Pod) -> bool:
         constraint.when_unsatisfiable == "DoNotSchedule"
         for constraint in pod.spec.topology_spread_constraints
     )
+
+
+def node_forgotten(before: Pod | None, after: Pod | None) -> str:
+    """Return the node that a pod was nominated for and is no more, though it still waits."""
+    if before is None or after is None or after.spec.node_name or after.status.nominated_node_name:
+        return ""
+    return before.status.nominated_node_name

@@ -26,12 +26,27 @@ The scheduler has the last word, so a pod may lose its place to another. Droppin
 is cheap: the next round first looks at the nodes there are.
 """
 
+NOMINATED_GRACE = timedelta(seconds=30)
+"""The same for a pod that is still nominated for the node.
+
+The scheduler drops the nomination of a pod that it tried in vain. Where it stands the pod
+has not been tried yet, or is being bound: on a busy control plane that takes its time.
+"""
+
+MOST_REMINDERS = 3
+"""How often a pod is nominated anew where the scheduler has dropped it.
+
+Once is enough where it tried the pod a moment before its node opened. Where a pod does not
+fit after all, each nomination is dropped again, and that again has others tried.
+"""
+
 
 @dataclass(slots=True)
 class _Place:
     node: str  # or the claim that is to become one
     ready_since: datetime | None = None
     is_lost: bool = False
+    reminders: int = 0
 
 
 @dataclass(slots=True)
@@ -54,6 +69,21 @@ class Plan:
             for uid in self._expected.get(name, ())
             if self._places[uid].node == name and not self._places[uid].is_lost
         )
+
+    def others_await(self, *names: str) -> bool:
+        """Whether pods are expected on other machines than this one, and not for some time."""
+        return any(
+            place.ready_since is None and not place.is_lost and place.node not in names
+            for place in self._places.values()
+        )
+
+    def may_remind(self, pod: Pod) -> bool:
+        """Whether the scheduler may be told of the pod's place once more; counts as done."""
+        place = self._places.get(pod.metadata.uid)
+        if place is None or place.is_lost or place.reminders >= MOST_REMINDERS:
+            return False
+        place.reminders += 1
+        return True
 
     @property
     def is_being_met(self) -> bool:
@@ -85,7 +115,7 @@ class Plan:
                 open_.append(pod)
                 continue
             kept[pod.metadata.uid] = place
-            place.is_lost = node.name not in clearing and _overdue(place, node, now)
+            place.is_lost = node.name not in clearing and _overdue(place, pod, node, now)
             if place.is_lost:
                 open_.append(pod)
                 continue
@@ -112,9 +142,10 @@ def _names(node: StateNode) -> set[str]:
     return names
 
 
-def _overdue(place: _Place, node: StateNode, now: datetime) -> bool:
+def _overdue(place: _Place, pod: Pod, node: StateNode, now: datetime) -> bool:
     if not node.initialized:
         return False
     if place.ready_since is None:
         place.ready_since = now
-    return now - place.ready_since > BINDING_GRACE
+    stands = pod.status.nominated_node_name == node.name
+    return now - place.ready_since > (NOMINATED_GRACE if stands else BINDING_GRACE)

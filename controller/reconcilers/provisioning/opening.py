@@ -1,0 +1,116 @@
+"""Opens nodes that were bought together once their pods know their places.
+
+kube-scheduler tries every pod that waits again whenever a node opens, and forgets the
+nomination of a pod that it tried in vain. With the plan forgotten, pods take the first room
+there is, and in the end one is left that fits nowhere. So a node that was bought with others
+is held from its registration until it is up, by a taint of our own, and then its pods are
+nominated, and it is opened, in that order. Nodes that are up at almost the same time open at
+once: what opens together is not tried in vain.
+
+What a node needs to be up is not held off it: whoever runs on a node that is not ready does
+so because it tolerates that, and where that is all it tolerates no node is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controller.apis.kinds import DAEMON_SET, NODE
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodes import Node
+from controller.apiserver.errors import ConflictError, NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.constraints import taints
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.provisioning.nomination import Nomination
+from controller.state.cluster import Cluster
+from controller.state.nodes import is_up
+
+PATIENCE = timedelta(milliseconds=500)
+"""How long a node that is up waits for those that are not yet, so that they open together."""
+
+
+@dataclass(slots=True)
+class Opening:
+    """Says which nodes are held, and lets pods into them."""
+
+    api: ApiServer
+    cluster: Cluster
+    clock: Clock
+    nomination: Nomination
+    _up_since: dict[str, datetime] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def awaited(self, claim: NodeClaim) -> None:
+        """Tell pods of their places while the claim's instance starts."""
+        await self.nomination.awaited(claim)
+
+    async def joined(self, claim: NodeClaim, node: Node) -> bool:
+        """Tell pods of their places, or return that the node is to be held until they are told."""
+        name = node.metadata.name
+        if (
+            self.nomination.plan.others_await(claim.metadata.name, name)
+            and self.nomination.expected(claim, name)
+            and not self._bars_daemons()
+        ):
+            return True
+        await self.nomination.tell(claim, name)
+        return False
+
+    async def registered(self, node: Node) -> timedelta | None:
+        """Open a node that was held and all that are up with it; returns how long it must wait."""
+        async with self._turn:  # two at once would open the same nodes
+            held = [
+                one
+                for one in self.cluster.list(NODE)
+                if taints.is_held(one.spec.taints) and not one.metadata.is_deleting
+            ]
+            up = [one for one in held if is_up(one)]
+            now = self.clock()
+            self._up_since = {
+                one.metadata.name: self._up_since.get(one.metadata.name, now) for one in up
+            }
+            since = self._up_since.get(node.metadata.name)
+            if since is None:
+                return None
+            if len(up) < len(held) and now < since + PATIENCE:
+                return since + PATIENCE - now
+            await self._open(up)
+            return None
+
+    async def _open(self, nodes: Sequence[Node]) -> None:
+        claims = [(self.cluster.claim_of(node), node.metadata.name) for node in nodes]
+        await asyncio.gather(
+            *(self.nomination.tell(claim, name) for claim, name in claims if claim is not None)
+        )
+        await asyncio.gather(*(self._let_pods_in(node.metadata.name) for node in nodes))
+
+    async def _let_pods_in(self, name: str) -> None:
+        node = self.cluster.get(NODE, name)
+        if node is None:
+            return
+        others = [to_wire(t) for t in node.spec.taints if not taints.same(t, taints.HELD)]
+        try:
+            opened = await self.api.patch(
+                NODE,
+                name,
+                {"spec": {"taints": others or None}},
+                resource_version=node.metadata.resource_version,
+            )
+        except (ConflictError, NotFoundError):
+            return  # what has changed brings it back
+        self.cluster.observe(NODE, opened)
+
+    def _bars_daemons(self) -> bool:
+        """Whether something that nodes may need to be ready would be held off them."""
+        return any(
+            taints.untolerated([taints.NOT_READY], tolerations) is None
+            and taints.untolerated([taints.HELD], tolerations) is not None
+            for tolerations in (
+                daemon.spec.template.spec.tolerations for daemon in self.cluster.list(DAEMON_SET)
+            )
+        )

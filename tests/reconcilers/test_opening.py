@@ -1,0 +1,268 @@
+"""Nodes that were bought together let pods in together, once those know their places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import INITIALIZED, REGISTERED, NodeClaim
+from controller.apis.nodes import Node
+from controller.apis.pods import PodSpec, PodTemplateSpec
+from controller.apis.taints import Toleration
+from controller.apis.workloads import DaemonSet, DaemonSetSpec
+from controller.apiserver.errors import ConflictError
+from controller.constraints import taints
+from controller.reconcilers.provisioning.opening import PATIENCE
+from controller.reconcilers.provisioning.plan import MOST_REMINDERS
+from tests.reconcilers.test_nomination import Life, nominated
+from tests.reconcilers.world import make_waiting_pod
+
+ARCHITECTURES = {"web": "amd64", "arm": "arm64"}
+
+
+class Batch(Life):
+    """Two pods that no one node can hold, and the two claims that were made for them."""
+
+    async def buy(self) -> None:
+        for name, arch in ARCHITECTURES.items():
+            pod = make_waiting_pod(name)
+            spec = msgspec.structs.replace(pod.spec, node_selector={labels.ARCH: arch})
+            self.world.seed(msgspec.structs.replace(pod, spec=spec))
+        await self.round()
+        for claim in self.world.claims():
+            await self.lifecycle.reconcile(claim.metadata.name)
+        self.world.see()
+
+    def claim_for(self, pod: str) -> NodeClaim:
+        (claim,) = (
+            claim
+            for claim in self.world.claims()
+            if claim.metadata.labels[labels.ARCH] == ARCHITECTURES[pod]
+        )
+        return claim
+
+    def node_for(self, pod: str) -> Node:
+        node = self.world.node(f"node-of-{self.claim_for(pod).metadata.name}")
+        assert node is not None
+        return node
+
+    async def join_not_ready(self, *pods: str) -> None:
+        """Let the nodes made for these pods join, before their kubelets are ready."""
+        for pod in pods:
+            self.world.join(self.claim_for(pod), ready=False)
+            await self.look(pod)
+
+    def get_ready(self, *pods: str) -> None:
+        for pod in pods:
+            node = self.node_for(pod)
+            ready = [Condition(type="Ready", status="True", reason="Kubelet")]
+            status = msgspec.structs.replace(node.status, conditions=ready)
+            self.world.seed(msgspec.structs.replace(node, status=status))
+
+    async def look(self, pod: str) -> timedelta | None:
+        """Let the lifecycle look at the claim made for this pod."""
+        pause = await self.lifecycle.reconcile(self.claim_for(pod).metadata.name)
+        self.world.see()
+        return pause
+
+    def is_held(self, pod: str) -> bool:
+        return taints.is_held(self.node_for(pod).spec.taints)
+
+    def forget(self, *pods: str) -> None:
+        """Do as the scheduler does with pods that it tries in vain."""
+        self.world.seed(*(nominated(self.pod(pod), "") for pod in pods))
+
+
+@pytest.fixture
+async def batch() -> Batch:
+    batch = Batch()
+    await batch.buy()
+    return batch
+
+
+async def test_nodes_bought_together_register_at_once_and_hold_pods_off(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+
+    for pod in ARCHITECTURES:
+        node = batch.node_for(pod)
+        assert [t.key for t in node.spec.taints] == [labels.NOMINATING_TAINT]
+        assert node.metadata.labels[labels.REGISTERED] == "true"
+        assert conditions.is_true(batch.claim_for(pod).status.conditions, REGISTERED)
+
+
+async def test_a_node_that_was_bought_alone_is_not_held() -> None:
+    life = Life()
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+
+    name = await life.join()
+
+    node = life.world.node(name)
+    assert node is not None
+    assert node.spec.taints == []
+
+
+async def test_they_open_together_after_all_their_pods_have_been_told(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.forget("web", "arm")
+    batch.world.api.calls.clear()
+
+    await batch.look("web")
+
+    assert not batch.is_held("web")
+    assert not batch.is_held("arm")
+    verbs = [verb for verb, kind, _ in batch.world.api.calls if kind in ("Pod", "Node")]
+    assert verbs[:4] == ["patch/status", "patch/status", "patch", "patch"]
+    for pod in ARCHITECTURES:
+        assert batch.pod(pod).status.nominated_node_name == batch.node_for(pod).metadata.name
+
+
+async def test_a_node_that_has_opened_is_initialized_in_the_same_pass(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+
+    await batch.look("web")
+
+    assert conditions.is_true(batch.claim_for("web").status.conditions, INITIALIZED)
+
+
+async def test_a_node_that_is_up_waits_a_moment_for_the_others(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web")
+
+    assert await batch.look("web") == PATIENCE
+    assert batch.is_held("web")
+
+
+async def test_and_no_longer_than_that(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web")
+    await batch.look("web")
+    batch.world.now += PATIENCE
+
+    await batch.look("web")
+
+    assert not batch.is_held("web")
+    assert batch.is_held("arm")
+
+
+async def test_a_node_that_is_not_up_stays_held_and_says_why(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+
+    await batch.look("web")
+
+    assert batch.is_held("web")
+    initialized = conditions.find(batch.claim_for("web").status.conditions, INITIALIZED)
+    assert initialized is not None
+    assert initialized.reason == "NodeNotReady"
+
+
+async def test_a_node_on_its_way_out_is_waited_for_by_nobody(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web")
+    arm = batch.node_for("arm")
+    gone = msgspec.structs.replace(arm.metadata, deletion_timestamp=batch.world.now)
+    batch.world.seed(msgspec.structs.replace(arm, metadata=gone))
+
+    await batch.look("web")
+
+    assert not batch.is_held("web")
+
+
+async def test_a_node_that_changes_while_it_is_opened_is_opened_next_time(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.world.api.refuse("patch", ConflictError("it has changed", status=409), kind=kinds.NODE)
+
+    await batch.look("web")
+    assert batch.is_held("web")
+    assert not batch.is_held("arm")
+
+    await batch.look("web")
+
+    assert not batch.is_held("web")
+
+
+async def test_a_new_leader_opens_what_the_last_one_held(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    successor = Batch()
+    successor.world = batch.world
+    parts = (batch.world.api, batch.world.cluster)
+    successor.nomination = replace(
+        batch.nomination, api=parts[0], cluster=parts[1], plan=successor.provisioner.plan
+    )
+    opening = replace(batch.opening, nomination=successor.nomination)
+    successor.lifecycle = replace(batch.lifecycle, preparation=opening)
+
+    await successor.look("web")
+
+    assert not batch.is_held("web")
+    assert not batch.is_held("arm")
+
+
+@pytest.mark.parametrize(
+    ("toleration", "is_held"),
+    [
+        pytest.param(Toleration(operator="Exists"), True, id="tolerates all"),
+        pytest.param(Toleration(key="other", operator="Exists"), True, id="waits for Ready anyway"),
+        pytest.param(
+            Toleration(key=labels.NOT_READY_TAINT, operator="Exists"), False, id="not-ready alone"
+        ),
+    ],
+)
+async def test_no_node_is_held_where_that_would_keep_off_what_makes_it_ready(
+    batch: Batch, toleration: Toleration, is_held: bool
+) -> None:
+    template = PodTemplateSpec(spec=PodSpec(tolerations=[toleration]))
+    agent = DaemonSet(
+        metadata=ObjectMeta(name="agent", namespace="kube-system"),
+        spec=DaemonSetSpec(template=template),
+    )
+    batch.world.seed(agent)
+
+    await batch.join_not_ready("web", "arm")
+
+    assert batch.is_held("web") == is_held
+
+
+async def test_a_pod_that_is_forgotten_after_its_node_opened_is_told_again(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    await batch.look("web")
+    batch.forget("web")
+    node = batch.node_for("web").metadata.name
+
+    await batch.nomination.reconcile(node)
+
+    assert batch.pod("web").status.nominated_node_name == node
+
+
+async def test_a_pod_is_not_told_again_while_its_node_is_held(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.forget("web")
+
+    await batch.nomination.reconcile(batch.node_for("web").metadata.name)
+
+    assert batch.pod("web").status.nominated_node_name == ""
+
+
+async def test_a_pod_that_is_forgotten_ever_again_is_left_to_the_scheduler(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    await batch.look("web")
+    told = []
+    for _ in range(MOST_REMINDERS + 1):
+        batch.forget("web")
+        batch.world.see()
+        await batch.nomination.reconcile(batch.node_for("web").metadata.name)
+        told.append(batch.pod("web").status.nominated_node_name != "")
+
+    assert told == [*[True] * MOST_REMINDERS, False]
