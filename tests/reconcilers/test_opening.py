@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -141,6 +142,15 @@ async def test_a_node_that_is_up_waits_a_moment_for_the_others(batch: Batch) -> 
     assert batch.is_held("web")
 
 
+async def test_it_waits_for_a_node_that_has_only_just_joined_too(batch: Batch) -> None:
+    await batch.join_not_ready("web")
+    batch.get_ready("web")
+    batch.world.join(batch.claim_for("arm"), ready=False)
+
+    assert await batch.look("web") == PATIENCE
+    assert batch.is_held("web")
+
+
 async def test_and_no_longer_than_that(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
@@ -241,6 +251,27 @@ async def test_a_pod_that_is_forgotten_after_its_node_opened_is_told_again(batch
     node = batch.node_for("web").metadata.name
 
     await batch.nomination.reconcile(node)
+
+    assert batch.pod("web").status.nominated_node_name == node
+
+
+async def test_a_pod_that_is_forgotten_while_its_node_opens_is_told_again(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    node = batch.node_for("web").metadata.name
+    patch = batch.world.api.patch
+
+    async def tried_in_vain(kind: kinds.Kind[Any], name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == node and batch.is_held("web"):
+            batch.forget("web")
+            batch.world.see()
+        return await patch(kind, name, *args, **kwargs)
+
+    monkeypatch.setattr(batch.world.api, "patch", tried_in_vain)
+
+    await batch.look("arm")
 
     assert batch.pod("web").status.nominated_node_name == node
 

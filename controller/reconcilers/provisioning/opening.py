@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from controller.apis import labels
 from controller.apis.kinds import DAEMON_SET, NODE
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import NodeClaim
@@ -64,12 +65,8 @@ class Opening:
     async def registered(self, node: Node) -> timedelta | None:
         """Open a node that was held and all that are up with it; returns how long it must wait."""
         async with self._turn:  # two at once would open the same nodes
-            held = [
-                one
-                for one in self.cluster.list(NODE)
-                if taints.is_held(one.spec.taints) and not one.metadata.is_deleting
-            ]
-            up = [one for one in held if is_up(one)]
+            coming = [node for node in self.cluster.list(NODE) if _is_coming(node)]
+            up = [one for one in coming if taints.is_held(one.spec.taints) and is_up(one)]
             now = self.clock()
             self._up_since = {
                 one.metadata.name: self._up_since.get(one.metadata.name, now) for one in up
@@ -77,7 +74,7 @@ class Opening:
             since = self._up_since.get(node.metadata.name)
             if since is None:
                 return None
-            if len(up) < len(held) and now < since + PATIENCE:
+            if len(up) < len(coming) and now < since + PATIENCE:
                 return since + PATIENCE - now
             await self._open(up)
             return None
@@ -88,6 +85,8 @@ class Opening:
             *(self.nomination.tell(claim, name) for claim, name in claims if claim is not None)
         )
         await asyncio.gather(*(self._let_pods_in(node.metadata.name) for node in nodes))
+        # What the scheduler has dropped meanwhile was of no concern while the nodes were held.
+        await asyncio.gather(*(self.nomination.reconcile(node.metadata.name) for node in nodes))
 
     async def _let_pods_in(self, name: str) -> None:
         node = self.cluster.get(NODE, name)
@@ -114,3 +113,11 @@ class Opening:
                 daemon.spec.template.spec.tolerations for daemon in self.cluster.list(DAEMON_SET)
             )
         )
+
+
+def _is_coming(node: Node) -> bool:
+    """Whether a node has joined and lets no pods in yet: it is held, or will be in a moment."""
+    return not node.metadata.is_deleting and any(
+        taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
+        for taint in node.spec.taints
+    )
