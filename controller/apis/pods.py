@@ -179,6 +179,7 @@ class PodSpec(Wire):
     volumes: list[Volume] = []
     priority: int | None = None
     priority_class_name: str = ""
+    preemption_policy: str = ""
     scheduler_name: str = ""
     host_network: bool = False
     resource_claims: list[PodResourceClaim] = []

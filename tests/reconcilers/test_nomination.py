@@ -212,6 +212,20 @@ async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(life: L
     assert life.asked == [["default/web"]]
 
 
+async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(life: Life) -> None:
+    web = make_waiting_pod("web")
+    spec = msgspec.structs.replace(web.spec, preemption_policy="Never")
+    life.world.seed(msgspec.structs.replace(web, spec=spec))
+    await life.round()
+    await life.join()
+    await life.round()
+    life.world.pass_time(seconds=5)
+
+    await life.round()
+
+    assert life.asked == [["default/web"], ["default/web"]]
+
+
 async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(life: Life) -> None:
     life.world.seed(make_waiting_pod("web"))
     await life.round()

@@ -30,7 +30,8 @@ NOMINATED_GRACE = timedelta(seconds=30)
 """The same for a pod that is still nominated for the node.
 
 The scheduler drops the nomination of a pod that it tried in vain. Where it stands the pod
-has not been tried yet, or is being bound: on a busy control plane that takes its time.
+has not been tried yet, or is being bound: on a busy control plane that takes its time. Of
+a pod that may not preempt others it drops none.
 """
 
 MOST_REMINDERS = 3
@@ -147,5 +148,5 @@ def _overdue(place: _Place, pod: Pod, node: StateNode, now: datetime) -> bool:
         return False
     if place.ready_since is None:
         place.ready_since = now
-    stands = pod.status.nominated_node_name == node.name
+    stands = pod.status.nominated_node_name == node.name and pod.spec.preemption_policy != "Never"
     return now - place.ready_since > (NOMINATED_GRACE if stands else BINDING_GRACE)
