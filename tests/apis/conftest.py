@@ -71,7 +71,7 @@ def _collection(wire: dict[str, Any]) -> str:
     return f"{prefix}/{group_version}{scope}/{plural}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """The API server of a cluster of its own, all our kinds established."""
     folder = tmp_path_factory.mktemp("apis")

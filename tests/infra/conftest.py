@@ -26,5 +26,8 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    # Thousands of things that every account has and nobody here asks for: seconds for each test.
+    for name in ("MOTO_IAM_LOAD_MANAGED_POLICIES", "MOTO_EC2_LOAD_DEFAULT_AMIS"):
+        monkeypatch.setenv(name, "false")
     with mock_aws():
         yield

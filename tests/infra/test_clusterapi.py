@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, urlparse
 import boto3
 import pytest
 import yaml
-from moto import mock_aws
 
 from infra.clusterapi import (
     ApiError,
@@ -119,18 +118,14 @@ def test_a_server_that_does_not_answer_is_waited_for_and_then_given_up(site: Sit
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def cluster(account: None) -> str:
     """An EKS cluster by name; its API server is elsewhere."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        boto3.client("eks", REGION).create_cluster(
-            name="joiner",
-            roleArn="arn:aws:iam::123456789012:role/cluster",
-            resourcesVpcConfig={"subnetIds": ["subnet-1"]},
-        )
-        yield "joiner"
+    boto3.client("eks", REGION).create_cluster(
+        name="joiner",
+        roleArn="arn:aws:iam::123456789012:role/cluster",
+        resourcesVpcConfig={"subnetIds": ["subnet-1"]},
+    )
+    return "joiner"
 
 
 def kubeconfig(folder: Path, server: str, user: dict[str, Any]) -> Path:

@@ -152,41 +152,53 @@ def pools_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    """A stage of its own for each test; what a test leaves goes with it."""
-    said: list[str] = []
-    with Testbed(directory=tmp_path / "testbed", until=Part.CLOUD) as testbed:
-        assert testbed.cloud is not None
-        way = Way("joiner", "us-west-2", testbed.cloud.url, str(testbed.cluster.kubeconfig))
-        engine = PulumiEngine(
-            directory=tmp_path / "pulumi",
-            project=CHECKOUT,
-            environment=testbed.environment(),
-            show=said.append,
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in testbed.environment().items():
-                patch.setenv(name, value)
-            cluster = ClusterApi.find(way)
+@pytest.fixture(scope="module")
+def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """A cluster and a cloud, which each test leaves as it found them."""
+    place = tmp_path_factory.mktemp("engine") / "testbed"
+    with Testbed(directory=place, until=Part.CLOUD) as running:
         for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
-            cluster.request("POST", "/api/v1/nodes", node(name, zone))
-        yield Stage(
-            testbed,
-            engine,
-            CloudControl(testbed.cloud.url),
-            cluster,
-            {
-                "clusterName": "joiner",
-                "region": "us-west-2",
-                "awsEndpoint": testbed.cloud.url,
-                "kubeconfig": str(testbed.cluster.kubeconfig),
-                "image": "joiner:test",
-                "nodePools": str(pools_folder(tmp_path / "pools")),
-                "drainTimeout": f"{DRAIN_SECONDS}s",
-            },
-            said,
-        )
+            api_of(running).request("POST", "/api/v1/nodes", node(name, zone))
+        yield running
+
+
+def api_of(testbed: Testbed) -> ClusterApi:
+    """Find the API server as the program does."""
+    assert testbed.cloud is not None
+    way = Way("joiner", "us-west-2", testbed.cloud.url, str(testbed.cluster.kubeconfig))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in testbed.environment().items():
+            patch.setenv(name, value)
+        return ClusterApi.find(way)
+
+
+@pytest.fixture
+def stage(testbed: Testbed, tmp_path: Path) -> Stage:
+    """The testbed with an engine whose state is the test's own."""
+    assert testbed.cloud is not None
+    said: list[str] = []
+    engine = PulumiEngine(
+        directory=tmp_path / "pulumi",
+        project=CHECKOUT,
+        environment=testbed.environment(),
+        show=said.append,
+    )
+    return Stage(
+        testbed,
+        engine,
+        CloudControl(testbed.cloud.url),
+        api_of(testbed),
+        {
+            "clusterName": "joiner",
+            "region": "us-west-2",
+            "awsEndpoint": testbed.cloud.url,
+            "kubeconfig": str(testbed.cluster.kubeconfig),
+            "image": "joiner:test",
+            "nodePools": str(pools_folder(tmp_path / "pools")),
+            "drainTimeout": f"{DRAIN_SECONDS}s",
+        },
+        said,
+    )
 
 
 def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(stage: Stage) -> None:
@@ -261,17 +273,6 @@ def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
     assert any("the controller is gone: terminating 1 instances" in line for line in stage.said)
 
 
-def test_without_a_cluster_instances_go_by_their_tags_and_the_destroy_ends(stage: Stage) -> None:
-    stage.up()
-    stage.launch("claim-1")
-    stage.testbed.cluster.stop()
-
-    stage.destroy()
-
-    assert stage.cloud.leftovers() == {}
-    assert any("terminating 1 instances by their tags" in line for line in stage.said)
-
-
 def test_settings_that_cannot_be_used_are_named_and_nothing_is_made(stage: Stage) -> None:
     with pytest.raises(EngineError, match="joiner:replicas='0' cannot be used") as refused:
         stage.up(replicas="0", identity="root")
@@ -297,3 +298,15 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
     stage.wait_until_no_pool_is_left()
     stage.destroy()
     assert stage.installed == set()
+
+
+def test_without_a_cluster_instances_go_by_their_tags_and_the_destroy_ends(stage: Stage) -> None:
+    """The last test: the control plane does not come back."""
+    stage.up()
+    stage.launch("claim-1")
+    stage.testbed.cluster.stop()
+
+    stage.destroy()
+
+    assert stage.cloud.leftovers() == {}
+    assert any("terminating 1 instances by their tags" in line for line in stage.said)

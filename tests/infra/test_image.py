@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from infra.image import BuildFailedError, _PushedImageProvider, digest
 
@@ -17,7 +15,7 @@ PROPS = {"region": "us-west-2", "repository": REPOSITORY, "sources": "abc"}
 
 
 @pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def docker(account: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A docker that writes down what it is asked, and a registry to log in to."""
     calls = tmp_path / "calls"
     program = tmp_path / "docker"
@@ -26,12 +24,8 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        boto3.client("ecr", "us-west-2").create_repository(repositoryName="joiner/joiner")
-        yield calls
+    boto3.client("ecr", "us-west-2").create_repository(repositoryName="joiner/joiner")
+    return calls
 
 
 def test_an_image_is_built_and_pushed_under_the_digest_of_its_sources(docker: Path) -> None:

@@ -10,9 +10,9 @@ from testbed.cluster import Cluster
 from testbed.kubeclient import KubeClient, Kubeconfig
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real control plane, shared by the session; each test keeps to names of its own."""
+    """A real control plane, shared by these folders; each test keeps to names of its own."""
     with Cluster(directory=tmp_path_factory.mktemp("testbed") / "cluster") as running:
         yield running
 
