@@ -97,7 +97,7 @@ class Assembly:
             max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
         )  # fmt: skip
         finalization = Finalization(api, cloud, cluster, metrics, clock)
-        nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads)
+        nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads, clock)
         opening = Opening(api, cluster, clock, nomination)
         lifecycle = Lifecycle(api, cloud, cluster, recorder, metrics, clock, finalization, opening)
         eviction = Eviction(api, recorder, metrics)

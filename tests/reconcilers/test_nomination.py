@@ -36,6 +36,7 @@ class Life(Scenario):
             world.cluster,
             self.provisioner.plan,
             DefaultSpreads((), world.cluster),
+            world.clock,
         )
         self.opening = Opening(world.api, world.cluster, world.clock, self.nomination)
         parts = (world.api, world.cloud, world.cluster)
@@ -210,6 +211,23 @@ async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(life: L
     await life.round()
 
     assert life.asked == [["default/web"]]
+
+
+async def test_a_pod_that_was_tried_in_vain_and_nominated_again_is_placed_anew(
+    life: Life,
+) -> None:
+    life.world.seed(make_waiting_pod("web"))
+    await life.round()
+    node = await life.join()
+    await life.round()
+    life.world.seed(nominated(life.pod("web"), ""))
+    await life.nomination.reconcile(node)
+    assert life.pod("web").status.nominated_node_name == node
+    life.world.pass_time(seconds=5)
+
+    await life.round()
+
+    assert life.asked == [["default/web"], ["default/web"]]
 
 
 async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(life: Life) -> None:

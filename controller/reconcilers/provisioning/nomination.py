@@ -25,6 +25,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.provider import CloudProvider
 from controller.constraints import taints
+from controller.reconcilers.clock import Clock
 from controller.reconcilers.provisioning.plan import Plan
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
@@ -51,6 +52,7 @@ class Nomination:
     cluster: Cluster
     plan: Plan
     spreads: DefaultSpreads
+    clock: Clock
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
     async def awaited(self, claim: NodeClaim) -> None:
@@ -76,7 +78,8 @@ class Nomination:
         if node is None or claim is None or taints.is_held(node.spec.taints) or not is_up(node):
             return
         forgotten = [p for p in self.expected(claim, key) if not p.status.nominated_node_name]
-        await self._write_all([p for p in forgotten if self.plan.may_remind(p)], key)
+        now = self.clock()
+        await self._write_all([p for p in forgotten if self.plan.may_remind(p, now)], key)
 
     async def tell(self, claim: NodeClaim, name: str) -> None:
         """Nominate a claim's node for its pods; without it they still find a place."""

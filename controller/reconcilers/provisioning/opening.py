@@ -31,7 +31,7 @@ from controller.reconcilers.provisioning.nomination import Nomination
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
 
-PATIENCE = timedelta(seconds=1)
+PATIENCE = timedelta(seconds=2)
 """How long a node that is up waits for those that are not yet, so that they open together."""
 
 

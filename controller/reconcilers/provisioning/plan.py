@@ -30,8 +30,9 @@ NOMINATED_GRACE = timedelta(seconds=30)
 """The same for a pod that is still nominated for the node.
 
 The scheduler drops the nomination of a pod that it tried in vain. Where it stands the pod
-has not been tried yet, or is being bound: on a busy control plane that takes its time. Of
-a pod that may not preempt others it drops none.
+has not been tried yet, or is being bound: on a busy control plane that takes its time. A
+nomination that was dropped and written again says nothing: nobody may come to try the pod.
+Nor does that of a pod that may not preempt others, which is never dropped.
 """
 
 MOST_REMINDERS = 3
@@ -78,12 +79,13 @@ class Plan:
             for place in self._places.values()
         )
 
-    def may_remind(self, pod: Pod) -> bool:
-        """Whether the scheduler may be told of the pod's place once more; counts as done."""
+    def may_remind(self, pod: Pod, now: datetime) -> bool:
+        """Whether the scheduler may be told of a place on a ready node again; counts as done."""
         place = self._places.get(pod.metadata.uid)
         if place is None or place.is_lost or place.reminders >= MOST_REMINDERS:
             return False
         place.reminders += 1
+        place.ready_since = now
         return True
 
     @property
@@ -148,5 +150,9 @@ def _overdue(place: _Place, pod: Pod, node: StateNode, now: datetime) -> bool:
         return False
     if place.ready_since is None:
         place.ready_since = now
-    stands = pod.status.nominated_node_name == node.name and pod.spec.preemption_policy != "Never"
-    return now - place.ready_since > (NOMINATED_GRACE if stands else BINDING_GRACE)
+    is_untried = (
+        pod.status.nominated_node_name == node.name
+        and pod.spec.preemption_policy != "Never"
+        and not place.reminders
+    )
+    return now - place.ready_since > (NOMINATED_GRACE if is_untried else BINDING_GRACE)
