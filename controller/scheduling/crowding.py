@@ -34,8 +34,7 @@ class Crowd:
         owned = rules.owned[:, columns]
         bind = np.flatnonzero(owned.any(axis=1))
         owned, repels = owned[bind], rules.repels[bind]
-        ruled = np.asarray(owned[~repels].any(axis=0))
-        matched: Mask = rules.counted[bind][:, columns] & (repels[:, None] | ruled[None])
+        matched = rules.counted[bind][:, columns]
         return cls(
             rules.limit[bind],
             repels,

@@ -111,14 +111,29 @@ class Poser:
     def _node_rules(self, classes: Sequence[Sequence[Portion]]) -> NodeRules:
         """Bring the rules about sharing a node into arrays: groups first, then host ports."""
         firsts = [[part.wish for part in one[0].everyone] for one in classes]
+        # A spread over nodes counts those who come before its owners, or among them: pods
+        # that others are counted in the domains of, and owners of such spreads. The others
+        # come last, when nobody minds any more.
+        early = [
+            any(part.pins for part in one)
+            or any(
+                group.per_node and group.kind is Kind.SPREAD
+                for wish in wishes
+                for group in wish.owned
+            )
+            for one, wishes in zip(classes, firsts, strict=True)
+        ]
         rules: list[tuple[list[bool], list[bool], float, bool]] = []
         for group in self._groups.all:
             if not group.per_node or group.kind is Kind.AFFINITY:
                 continue
             owned = [any(group in wish.owned for wish in wishes) for wishes in firsts]
             if any(owned):
-                counted = [any(group in wish.counted for wish in wishes) for wishes in firsts]
                 repels = group.kind is Kind.ANTI_AFFINITY
+                counted = [
+                    (repels or first) and any(group in wish.counted for wish in wishes)
+                    for first, wishes in zip(early, firsts, strict=True)
+                ]
                 rules.append((owned, counted, float(group.max_skew), repels))
         ports = [tuple(p for wish in wishes for p in wish.shape.ports) for wishes in firsts]
         for owners, others in clashes(ports):

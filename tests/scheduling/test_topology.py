@@ -503,3 +503,16 @@ def test_revisions_repel_only_each_other_under_mismatch_label_keys() -> None:
 
     expect_nodes(results, 2)
     assert node_of(results, pods[0]) is node_of(results, pods[1])
+
+
+def test_pods_counted_in_their_zones_are_counted_by_spreads_over_nodes_beside_them() -> None:
+    """They are bound zone by zone, before it is the turn of pods that mind their neighbours."""
+    one_zone = make_types(8, zones=["zone-a"])
+    web = make_pods(6, labels=WEB, cpu="100m", spreads=[spread(WEB)])
+    minds = make_pod(labels=DB, cpu="100m", spreads=[spread(WEB, labels.HOSTNAME)])
+
+    results = schedule_on(make_nodepool(), [*web, minds], types=one_zone)
+
+    expect_scheduled(results)
+    beside = set(node_of(results, minds).pods) & {pod.key for pod in web}
+    assert len(beside) <= 1
