@@ -6,7 +6,7 @@ cost the same and less of it is granted.
 
 Pods that are equal but for their names are interchangeable: which of them stays behind is
 nobody's concern, only how many. Karpenter is a measure only where it keeps the rules
-itself, so a world in which the validator finds fault with its answer is compared no
+itself, so a world in which the judge finds fault with its answer is compared no
 further; the fault is listed instead.
 """
 
@@ -23,9 +23,10 @@ from controller.scheduling.answers import answer
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from controller.state.world import load
+from tests.judge.rules import key_of
+from tests.judge.trial import Finding, findings
 from tests.parity import wishes
 from tests.parity.overlaying import overlaid
-from tests.parity.validator import Finding, findings, key_of
 
 World = Mapping[str, Any]
 Answer = Mapping[str, Any]

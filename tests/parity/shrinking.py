@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.judge.trial import findings
 from tests.parity import comparison, engines, generated
-from tests.parity.validator import findings
 
 World = dict[str, Any]
 Shows = Callable[[World], bool]

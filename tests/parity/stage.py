@@ -17,7 +17,9 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.kubeclient import ConflictError, KubeClient, NotFoundError, UnprocessableError
-from tests.parity.validator import Machine, Trial, key_of, standing
+from tests.judge.machines import Machine, standing
+from tests.judge.rules import key_of
+from tests.judge.trial import Trial
 
 Object = dict[str, Any]
 

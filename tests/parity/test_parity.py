@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.judge.trial import findings
 from tests.parity import comparison, engines, generated
 from tests.parity.comparison import Verdict, ours
-from tests.parity.validator import findings
 from tests.parity.worlds import (
     ARCH,
     ZONE,

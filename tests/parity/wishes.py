@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.parity.validator import PREFERRED, Lookup, Machine, Trial, matches
+from tests.judge.binding import Lookup
+from tests.judge.machines import Machine
+from tests.judge.rules import PREFERRED, matches
+from tests.judge.trial import Trial
 
 Object = Mapping[str, Any]
 

@@ -24,9 +24,11 @@ import pytest
 
 from testbed.cluster import Cluster
 from testbed.kubeclient import KubeClient, Kubeconfig
+from tests.judge.binding import is_choosy
+from tests.judge.rules import key_of
+from tests.judge.trial import Trial
 from tests.parity import comparison, generated, worlds
 from tests.parity.stage import Stage, elsewhere, plan, until
-from tests.parity.validator import Trial, is_choosy, key_of
 
 pytestmark = pytest.mark.cluster
 

@@ -16,9 +16,9 @@ import pytest
 
 from testbed.cluster import Cluster
 from testbed.kubeclient import KubeClient, Kubeconfig
+from tests.judge.machines import Machine
 from tests.parity import comparison, worlds
 from tests.parity.stage import Stage, elsewhere, plan, until
-from tests.parity.validator import Machine
 
 pytestmark = pytest.mark.cluster
 
