@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from controller.scheduling.answers import answer
 from controller.scheduling.buffers import Fill, apart
 from controller.scheduling.devices import promised
 from controller.scheduling.results import Results
-from controller.scheduling.scheduler import schedule
-from controller.scheduling.settings import from_names
+from controller.scheduling.scheduler import least_cost, schedule
+from controller.scheduling.settings import Settings, from_names
 from controller.state import world as worlds
 from controller.state.recorded import WorldError
 
@@ -76,8 +76,10 @@ def _check_devices(world: worlds.World) -> None:
                 raise WorldError(f"{where}: {error}") from error
 
 
-def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0) -> Solved:
-    """Solve a world so many times; each solve may take so many seconds at most."""
+def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0, prove: bool = False) -> Solved:
+    """Solve a world so many times; each solve may take so many seconds at most, and so may the
+    proof of a bound that holds for every answer.
+    """
     began = time.perf_counter()
     world = read(path)
     try:
@@ -98,8 +100,30 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0) -> Solved:
         times.append(time.perf_counter() - start)
         if len(times) == 1:
             from_nothing = time.perf_counter() - began
+    if prove:
+        results = _proven(results, world, settings, catalog, seconds)
     real, fills = apart(results, world.buffer_pods)
     return Solved(world, catalog, real, fills, tuple(times), from_nothing)
+
+
+def _proven(
+    results: Results,
+    world: worlds.World,
+    settings: Settings,
+    catalog: encoding.Catalog,
+    seconds: float,
+) -> Results:
+    """Return the answer with the bound that holds for every answer that places the same pods."""
+    waiting = [*world.pods, *world.buffer_pods]
+    placed = [pod for pod in waiting if pod.key not in results.unschedulable]
+    bound = least_cost(
+        placed,
+        snapshot=world.snapshot,
+        settings=settings,
+        catalog=catalog,
+        expired=_deadline(time.perf_counter() + seconds),
+    )
+    return replace(results, lower_bound=bound)
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -112,6 +136,11 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     _add_world(parser)
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--repeat", type=int, default=1, help="solve so often; the median counts")
+    parser.add_argument(
+        "--prove",
+        action="store_true",
+        help="bound the cost by what no answer at all can be below; takes longer than to solve",
+    )
     chosen = parser.parse_args(argv)
     return _asked(lambda: _print_solved(chosen))
 
@@ -148,7 +177,9 @@ def _asked(ask: Callable[[], int]) -> int:
 
 
 def _print_solved(chosen: argparse.Namespace) -> int:
-    found = solved(chosen.world, repeat=chosen.repeat, seconds=chosen.time_limit)
+    found = solved(
+        chosen.world, repeat=chosen.repeat, seconds=chosen.time_limit, prove=chosen.prove
+    )
     seconds = statistics.median(found.seconds)
     if chosen.output == "json":
         written = answer(found.results, seconds=seconds, fills=found.fills)

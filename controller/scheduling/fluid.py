@@ -31,6 +31,23 @@ def empty_program() -> highspy.Highs:
     return program
 
 
+def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
+    """Add columns that cost nothing, with `amounts` in `rows` (both columns × entries)."""
+    keep = amounts != 0
+    count = len(amounts)
+    starts = np.concatenate([[0], np.cumsum(keep.sum(axis=1))[:-1]])
+    program.addCols(
+        count,
+        np.zeros(count),
+        np.zeros(count),
+        np.full(count, highspy.kHighsInf),
+        int(keep.sum()),
+        starts.astype(np.int32),
+        rows[keep].astype(np.int32),
+        amounts[keep],
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What the program answers.
@@ -155,18 +172,7 @@ class FluidProgram:
         served = (self._first_class_row + classes)[:, None]
         places = np.concatenate([rows, slot_rows, served], axis=1)
         amounts = np.concatenate([self._sizes[classes], member, np.ones((count, 1))], axis=1)
-        keep = amounts != 0
-        starts = np.concatenate([[0], np.cumsum(keep.sum(axis=1))[:-1]])
-        self._model.addCols(
-            count,
-            np.zeros(count),
-            np.zeros(count),
-            np.full(count, highspy.kHighsInf),
-            int(keep.sum()),
-            starts.astype(np.int32),
-            places[keep].astype(np.int32),
-            amounts[keep],
-        )
+        add_columns(self._model, places, amounts)
 
     def solve(self, demand: Vector) -> Prices:
         """Price the kinds for a demand (pods per class); starts where the last solve ended."""

@@ -141,6 +141,12 @@ def relaxed(demand: Demand) -> Demand | None:
     return None
 
 
+def required(demand: Demand) -> Demand:
+    """Return the reading in which nothing is left to give up."""
+    weaker = relaxed(demand)
+    return demand if weaker is None else required(weaker)
+
+
 def _heaviest_first(
     terms: Sequence[PreferredSchedulingTerm],
 ) -> tuple[PreferredSchedulingTerm, ...]:

@@ -36,8 +36,9 @@ from controller.scheduling.openings import Openings
 from controller.scheduling.packing import pack
 from controller.scheduling.planning import Families, Planned, unfolded
 from controller.scheduling.posing import Poser
-from controller.scheduling.preferences import Demand, first_demand, relaxed
+from controller.scheduling.preferences import Demand, first_demand, relaxed, required
 from controller.scheduling.pricing import lower_bound
+from controller.scheduling.proof import Standing, whole_bound
 from controller.scheduling.reading import Reader, sites, size_of
 from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
@@ -109,6 +110,30 @@ def _behind(pods: Sequence[Pod], results: Results) -> list[int]:
     return sorted(
         (pod.spec.priority or 0 for pod in pods if pod.key in results.unschedulable), reverse=True
     )
+
+
+def least_cost(
+    pods: Sequence[Pod],
+    *,
+    snapshot: Snapshot,
+    settings: Settings | None = None,
+    catalog: Catalog | None = None,
+    expired: Callable[[], bool] = never,
+) -> float:
+    """Return what no answer that places all these pods costs less than, in $/h.
+
+    Whatever domains it chooses for them, whatever nodes that exist it puts them on, and whatever
+    preferences it grants. It takes longer than an answer does; `expired` turns true when
+    time is up.
+    """
+    solve = Solve(
+        pods,
+        snapshot=snapshot,
+        settings=settings or Settings(),
+        catalog=catalog or encoded(snapshot),
+        expired=expired,
+    )
+    return solve.least_cost()
 
 
 class Solve:
@@ -216,6 +241,36 @@ class Solve:
         """Whether limits leave pods over, while some pools had their turn before others."""
         levels = {pool.weight for pool in self._catalog.pools}
         return len(levels) > 1 and any(self._spent_limits(one) for one in self._placeless)
+
+    def least_cost(self) -> float:
+        """Return what no answer costs less than: every pod goes, in fractions of pods if need
+        be, where its own requirements let it.
+        """
+        portions = []
+        for shape, demand in self._demands:
+            wish = self._reader.wish(shape, required(demand), shape.keys)
+            portions.append(Portion(wish, (), wish.keys, wish.reading.possible))
+        if not portions:
+            return 0.0
+        poser = Poser(
+            self._market,
+            self._groups,
+            room=along(self._nodes.names, self._catalog)[self._market.row_of],
+            consumption=self._consumption,
+            limit_units=self._limit_units,
+        )
+        classes = poser.classes(portions)
+        every = np.arange(len(self._market.price))
+        problem, _ = poser.problem(classes, self._left, keep=every)
+        problem = replace(problem, prices=self._market.price)
+        welcome = [any(self._has_node(one.wish) for one in alike) for alike in classes]
+        open_ = (self._nodes.room >= 0).all(axis=1)
+        standing = Standing(self._nodes.room[open_], np.array(welcome, dtype=np.bool_))
+        return whole_bound(problem, standing, expired=self._expired)
+
+    def _has_node(self, wish: Wish) -> bool:
+        """Whether some node that exists would let such a pod in and has room for it."""
+        return bool((wish.reading.nodes & (self._nodes.holds(wish.size) > 0)).any())
 
     def _rounds(self, waiting: list[Wish]) -> None:
         """Place pods, and those that found no place again with less to ask for."""

@@ -110,7 +110,7 @@ def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
         joiner_seconds_from_nothing=ours.answer["secondsFromNothing"],
         karpenter_cost=theirs.answer["cost"] if theirs else None,
         joiner_cost=ours.answer["cost"],
-        lower_bound=ours.answer["lowerBound"],
+        lower_bound=engines.proven(world),
         karpenter_placed=_placed(theirs.answer) if theirs else None,
         joiner_placed=_placed(ours.answer),
         karpenter_mib=theirs.peak_mib if theirs else None,

@@ -57,6 +57,19 @@ def test_solve_prints_the_answer_in_the_documented_form(
     assert "cpu" in answer["unschedulable"]["default/huge"][0]
 
 
+def test_solve_proves_a_bound_that_knows_whole_nodes_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    pods = [worlds.pod(f"web-{n}", cpu=1000, memory=512) for n in range(4)]
+    path.write_text(json.dumps(world_with(*pods)))
+
+    assert main(["solve", str(path), "--output", "json", "--prove"], {}) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["lowerBound"] == pytest.approx(answer["cost"]) == pytest.approx(4 * 0.096)
+
+
 def test_solve_prints_tables_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["solve", str(file)], {}) == 0
 

@@ -2,7 +2,8 @@
 
 Failures: our answer breaks a rule of Kubernetes; a pod that Karpenter places is left over
 by us; the same pods cost more with us, unless more of what they prefer is granted; they
-cost the same and less of it is granted.
+cost the same and less of it is granted; either answer costs less than no answer can, as we
+prove.
 
 Pods that are equal but for their names are interchangeable: which of them stays behind is
 nobody's concern, only how many. Karpenter is a measure only where it keeps the rules
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.scheduling.answers import answer
-from controller.scheduling.scheduler import schedule
+from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import from_names
 from controller.state.world import load
 from tests.judge.rules import key_of
@@ -58,24 +59,25 @@ def ours(world: World) -> dict[str, Any]:
 def asked(world: World, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
     """Ask our engine and compare; an engine that breaks down is a failure like another."""
     try:
-        our = ours(world)
+        return judged(world, ours(world), their, features=features)
     except Exception as exc:
         where = traceback.extract_tb(exc.__traceback__)[-1]
         text = f"broken down: {type(exc).__name__}: {exc} in {where.name}"
         return Verdict((text,), (), (), 0.0, 0.0)
-    return judged(world, our, their, features=features)
 
 
 def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
     """Compare two answers to a world whose types are written out."""
     types = overlaid(world)
     failures = [f"rule broken: {one}" for one in findings(world, our, types)]
+    failures += _disproved(world, our, "ours")
     differences: list[str] = []
     if "error" in their:
         differences.append(f"Karpenter gives no answer: {their['error']}")
         return Verdict(tuple(failures), tuple(differences), (), our["cost"], 0.0)
     faults = findings(world, their, types)
     if not faults:
+        failures += _disproved(world, their, "Karpenter's")
         scarce = bool(SHARED & set(features))
         failures += _left_over(world, our, their, scarce=scarce)
         if not failures:
@@ -83,6 +85,18 @@ def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] 
             failures += dear
             differences += why
     return Verdict(tuple(failures), tuple(differences), tuple(faults), our["cost"], their["cost"])
+
+
+def _disproved(world: World, found: Answer, whose: str) -> list[str]:
+    """Say so when an answer costs less than is proven of all that place the same pods."""
+    read = load(world)
+    parts = [node["pods"] for node in found["newNodes"]] + list(found["existingNodes"].values())
+    placed = {key for part in parts for key in part}
+    pods = [pod for pod in read.pods if pod.key in placed]
+    bound = least_cost(pods, snapshot=read.snapshot, settings=from_names(read.settings))
+    if found["cost"] >= bound - CENT:
+        return []
+    return [f"bound disproved: {bound:.4f} $/h, {whose} {found['cost']:.4f}"]
 
 
 def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> list[str]:

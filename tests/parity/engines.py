@@ -95,10 +95,22 @@ def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")
+
+
 def joiner(world: Path, *, repeat: int = 1) -> Answered:
     """Ask ours. Raises EngineFailedError."""
-    command = [sys.executable, "-m", "controller", "solve", str(world), "--output", "json"]
-    return _asked([*command, "--repeat", str(repeat)])
+    return _asked([*SOLVE, "--repeat", str(repeat), str(world)])
+
+
+def proven(world: Path) -> float:
+    """Ask ours what no answer that places the same pods costs less than.
+
+    Raises EngineFailedError.
+    """
+    bound = _asked([*SOLVE, "--prove", str(world)]).answer["lowerBound"]
+    assert isinstance(bound, float)
+    return bound
 
 
 def _asked(command: list[str], *, limit: float | None = None) -> Answered:
