@@ -8,6 +8,8 @@ whose other end is gone says that nobody asks any more.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -18,15 +20,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from controller.apis.pods import Pod
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
+
+if TYPE_CHECKING:
+    from controller.scheduling.encoding import Catalog
 
 Answer = TypeVar("Answer")
 
@@ -99,9 +105,11 @@ class TimedSolve:
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         """Place the pods in the world of the snapshot."""
         # A fifteenth of the time that pickling takes, which would be taken from the loop.
-        question = msgspec.msgpack.encode((tuple(pods), snapshot))
+        offer = msgspec.msgpack.encode(snapshot.instance_types)
+        world = dataclasses.replace(snapshot, instance_types={})
+        question = msgspec.msgpack.encode((tuple(pods), world))
         seconds = self.time_limit.total_seconds()
-        return await self.solver.solve(schedule, question, self.settings, seconds)
+        return await self.solver.solve(schedule, question, offer, self.settings, seconds)
 
     async def warm_up(self) -> None:
         """Start the process, so that the first pods need not wait for it."""
@@ -138,21 +146,52 @@ def prepare() -> None:
     importlib.import_module("controller.scheduling.scheduler")
 
 
-def schedule(question: bytes, settings: Settings, seconds: float) -> Results:
+def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) -> Results:
     """Run the engine for so many seconds at most; called in the solver's process.
 
-    `question` is the pods and the snapshot, in MessagePack.
+    `question` is the pods and the snapshot without its instance types, `offer` is those;
+    both in MessagePack. What is on offer seldom changes, so that what was read of it is kept.
     """
     # Only the solver's process pays for the arrays.
     from controller.scheduling import scheduler
 
     # A question is a million objects without a cycle among them.
     gc.disable()
-    pods, snapshot = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
+    pods, world = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
+    snapshot = dataclasses.replace(world, instance_types=_decoded(offer))
     gc.enable()
     return scheduler.schedule(
-        pods, snapshot=snapshot, settings=settings, expired=_Hourglass(seconds)
+        pods,
+        snapshot=snapshot,
+        settings=settings,
+        catalog=_KEPT.catalog(snapshot),
+        expired=_Hourglass(seconds),
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _decoded(offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
+    return msgspec.msgpack.decode(offer, type=dict[str, tuple[InstanceType, ...]])
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The last catalog, and all that it was made of."""
+
+    made_of: tuple[Any, ...] = ()
+    made: Catalog | None = None
+
+    def catalog(self, snapshot: Snapshot) -> Catalog:
+        from controller.scheduling import daemons, encoding
+
+        pools = [(pool.metadata.name, pool.spec) for pool in snapshot.node_pools]
+        made_of = (snapshot.instance_types, pools, daemons.daemons(snapshot))
+        if self.made is None or self.made_of != made_of:
+            self.made_of, self.made = made_of, encoding.catalog(snapshot)
+        return self.made
+
+
+_KEPT = _Kept()
 
 
 def _ask(pipe: Connection, question: Any) -> tuple[Any, str | None]:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from controller.apis.meta import ObjectMeta
+from controller.apis.pods import Pod, PodTemplateSpec
+from controller.apis.taints import Taint
+from controller.apis.workloads import DaemonSet, DaemonSetSpec
 from controller.cloudprovider.fake import make_instance_type
+from controller.manager import solving
 from controller.manager.solving import Solver, SolverError, TimedSolve
+from controller.scheduling import encoding
+from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -69,6 +78,70 @@ async def test_the_engine_answers_from_there_as_it_would_here(solver: Solver) ->
     answer = await solve([pod], snapshot)
     assert answer == schedule([pod], snapshot=snapshot)
     assert [node.pods for node in answer.new_nodes] == [("default/web",)]
+
+
+def snapshot_of(price: float, *daemons: DaemonSet, taint: str = "") -> Snapshot:
+    pool = make_pool()
+    if taint:
+        spec = msgspec.structs.replace(
+            pool.spec.template.spec, taints=[Taint(key=taint, effect="NoSchedule")]
+        )
+        template = msgspec.structs.replace(pool.spec.template, spec=spec)
+        pool = msgspec.structs.replace(
+            pool, spec=msgspec.structs.replace(pool.spec, template=template)
+        )
+    types = {
+        pool.metadata.name: (
+            make_instance_type("m5.large", price=price),
+            make_instance_type("m5.xlarge", cpu="4", memory="16Gi", price=0.2),
+        )
+    }
+    return Snapshot(node_pools=(pool,), instance_types=types, daemon_sets=daemons)
+
+
+AGENT = DaemonSet(
+    metadata=ObjectMeta(name="agent", namespace="default"),
+    spec=DaemonSetSpec(template=PodTemplateSpec(spec=make_waiting_pod("agent", cpu="1500m").spec)),
+)
+
+WORLDS = {
+    "as it was": snapshot_of(0.1),
+    "at other prices": snapshot_of(0.3),
+    "with a daemon": snapshot_of(0.1, AGENT),
+    "with a taint": snapshot_of(0.1, taint="team"),
+}
+
+
+@pytest.mark.parametrize("world", [pytest.param(WORLDS[name], id=name) for name in WORLDS])
+def test_what_was_read_before_is_used_for_nothing_else(world: Snapshot) -> None:
+    solve(WORLDS["as it was"], make_waiting_pod("before"))
+    pod = make_waiting_pod("web")
+
+    assert solve(world, pod) == schedule([pod], snapshot=world)
+
+
+def test_what_can_be_bought_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Snapshot] = []
+    encode = encoding.catalog
+
+    def catalog(snapshot: Snapshot) -> encoding.Catalog:
+        read.append(snapshot)
+        return encode(snapshot)
+
+    monkeypatch.setattr(encoding, "catalog", catalog)
+
+    for number, price in enumerate((0.7, 0.7, 0.8, 0.8)):
+        solve(snapshot_of(price), make_waiting_pod(f"web-{number}"))
+
+    assert len(read) == 2
+
+
+def solve(world: Snapshot, *pods: Pod) -> Results:
+    """Ask as the solver's process is asked."""
+    offer = msgspec.msgpack.encode(world.instance_types)
+    rest = dataclasses.replace(world, instance_types={})
+    question = msgspec.msgpack.encode((pods, rest))
+    return solving.schedule(question, offer, Settings(), 30.0)
 
 
 async def test_a_failure_says_what_it_was_and_the_next_question_is_answered(

@@ -32,6 +32,8 @@ class Scenario:
     def __init__(self, *features: kinds.Kind[Any]) -> None:
         self.world = world = World(*features)
         self.asked: list[list[str]] = []
+        self.read: list[list[str]] = []
+        """For which pools the engine read what can be bought, while nobody waited."""
         self.provisioner = Provisioner(
             world.api,
             world.cloud,
@@ -45,7 +47,10 @@ class Scenario:
         )
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-        self.asked.append(sorted(p.key for p in pods))
+        if pods:
+            self.asked.append(sorted(p.key for p in pods))
+        else:
+            self.read.append(sorted(snapshot.instance_types))
         return schedule(pods, snapshot=snapshot)
 
     def change_leader(self) -> None:
@@ -257,3 +262,32 @@ async def test_a_pool_never_grows_past_its_limits() -> None:
         cpus += int(instance.capacity["cpu"])
     assert 0 < cpus <= 4
     assert await scenario.world.events("FailedScheduling")
+
+
+async def test_what_can_be_bought_is_read_once_while_nobody_waits(scenario: Scenario) -> None:
+    await scenario.round()
+    await scenario.round()
+
+    assert scenario.read == [["default"]]
+    assert scenario.asked == []
+
+
+async def test_it_is_read_again_when_something_else_can_be_bought(scenario: Scenario) -> None:
+    await scenario.round()
+    scenario.world.seed(make_pool("spot"))
+    await scenario.round()
+
+    assert scenario.read == [["default"], ["default", "spot"]]
+
+
+async def test_a_pool_that_can_buy_nothing_is_no_news_while_nobody_waits(
+    scenario: Scenario,
+) -> None:
+    scenario.world.cloud.types = ()
+    await scenario.round()
+    assert await scenario.world.events("NoCompatibleInstanceTypes") == []
+
+    scenario.world.seed(make_waiting_pod("web"))
+    await scenario.round()
+
+    assert await scenario.world.events("NoCompatibleInstanceTypes") != []

@@ -81,6 +81,7 @@ class Provisioner:
     nomination: timedelta
     plan: Plan = field(default_factory=Plan)
     _inherited: Inherited | None = None
+    _read: tuple[object, ...] = ()
 
     async def run_once(self) -> timedelta:
         """Wait for a batch, place it, write what it needs; returns when to begin again."""
@@ -136,9 +137,15 @@ class Provisioner:
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
             await self._tell_buffers({}, ())
+            await self._read_ahead()
             return
         pools = ready_pools(self.cluster.list(NODE_POOL))
-        types = await self._instance_types(pools)
+        types, problems = await self._instance_types(pools)
+        for pool in pools:
+            if problem := problems.get(pool.metadata.name):
+                await self.recorder.publish(
+                    NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
+                )
         snapshot = self.cluster.snapshot(
             types, [p for p in pools if p.metadata.name in types], now=self.clock()
         )
@@ -162,6 +169,16 @@ class Provisioner:
         made = await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
         await self._tell_buffers(fills, hosts(answer, made, virtual))
 
+    async def _read_ahead(self) -> None:
+        """Have the engine read what can be bought while nobody waits: that is half of its work."""
+        pools = ready_pools(self.cluster.list(NODE_POOL))
+        types, _ = await self._instance_types(pools)
+        sold = [p for p in pools if p.metadata.name in types]
+        offer = (types, [pool.spec for pool in sold])
+        if sold and offer != self._read:
+            await self.solve((), self.cluster.snapshot(types, sold, now=self.clock()))
+            self._read = offer
+
     async def _tell_buffers(self, fills: Mapping[str, Fill], hosting: Iterable[str]) -> None:
         self.cluster.keep_for_buffers(hosting)
         await told(self.api, self.cluster, self.clock, fills)
@@ -175,8 +192,12 @@ class Provisioner:
             if any(pod.metadata.is_deleting for pod in self.cluster.pods_on(name))
         )
 
-    async def _instance_types(self, pools: Sequence[NodePool]) -> dict[str, Sequence[InstanceType]]:
+    async def _instance_types(
+        self, pools: Sequence[NodePool]
+    ) -> tuple[dict[str, Sequence[InstanceType]], dict[str, str]]:
+        """Return what each pool can buy, and what is wrong with that where something is."""
         found: dict[str, Sequence[InstanceType]] = {}
+        problems: dict[str, str] = {}
         for pool in pools:
             node_class = self.cluster.get(
                 EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name
@@ -186,15 +207,11 @@ class Provisioner:
             try:
                 types = await self.cloud.instance_types(node_class, pool)
             except CloudProviderError as error:
-                problem = str(error)
+                problems[pool.metadata.name] = str(error)
             else:
                 found[pool.metadata.name] = types
-                problem = unmet(pool, types)
-            if problem:
-                await self.recorder.publish(
-                    NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
-                )
-        return found
+                problems[pool.metadata.name] = unmet(pool, types)
+        return found, problems
 
     async def _act(
         self,
