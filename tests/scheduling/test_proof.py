@@ -30,7 +30,7 @@ from tests.builders import (
     needs,
     spread,
 )
-from tests.scheduling.worlds import mixed_world
+from tests.parity.worlds import mixed
 
 Counts = tuple[int, ...]
 
@@ -228,7 +228,7 @@ def test_pods_that_may_go_nowhere_cost_nothing() -> None:
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 120))
 def test_no_answer_costs_less_than_is_proven(seed: int, count: int) -> None:
-    read = load(mixed_world(seed, count))
+    read = load(mixed(count, seed))
     results = schedule(read.pods, snapshot=read.snapshot)
     placed = [pod for pod in read.pods if pod.key not in results.unschedulable]
 
