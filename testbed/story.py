@@ -147,16 +147,14 @@ class Story:
             await self._scale(pods)
             await self._see("every pod is bound", lambda s: s.bound >= pods)
             self.summary.seconds_to_bound = time.monotonic() - began
-            sight = await self._see("every pod runs", lambda s: s.running >= pods)
-            await self._see("every node is initialized", _settled)
+            sight = await self._see(
+                "every pod runs, every node is initialized, each NodeClaim has its instance",
+                lambda s: s.running >= pods and _settled(s) and len(s.claims) == len(s.instances),
+            )
             self.summary.pods_bound = sight.bound
             self.summary.cost = sight.cost
             self.summary.nodes_by_type = dict(sight.types)
             self.summary.lower_bound = self._lower_bound()
-            self._claim(
-                len(sight.claims) == len(sight.instances),
-                f"{len(sight.claims)} NodeClaims for {len(sight.instances)} instances",
-            )
             outcome(
                 f"{sight.bound} bound in {self.summary.seconds_to_bound:.1f} s on "
                 f"{len(sight.instances)} nodes at {sight.cost:.3f} $/h"

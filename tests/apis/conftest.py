@@ -16,7 +16,7 @@ from controller.apis import crds
 from testbed.cluster import Cluster
 from testbed.kubeclient import Kubeconfig
 
-ESTABLISHED_SECONDS = 30
+ESTABLISHED_SECONDS = 120
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 DRAIN_SECONDS = 5
-GARBAGE_SECONDS = 30
+GARBAGE_SECONDS = 120
 
 
 @dataclass

@@ -61,7 +61,7 @@ async def custom_resources(admin: KubeClient, api: Client) -> None:
         definition = yaml.safe_load(file.read_text())
         if definition["metadata"]["name"] not in names:
             await admin.create(DEFINITIONS, definition)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         for kind in WATCHED_BY_KOPF:
             await _served(api, kind)
 

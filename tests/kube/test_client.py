@@ -33,7 +33,7 @@ POD_SPEC = {"containers": [{"name": "c", "image": "none"}]}
 
 async def create_pod(api: Client, namespace: str, name: str, **spec: Any) -> str:
     """Create a pod as soon as its namespace has a service account; return its uid."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             try:
                 body = {
@@ -46,7 +46,7 @@ async def create_pod(api: Client, namespace: str, name: str, **spec: Any) -> str
 
 
 async def first(changes: AsyncIterator[Change[Any]], type_: str, name: str = "") -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async for change in changes:
             found = change.object.metadata.name if change.object else ""
             if change.type == type_ and name in ("", found):
@@ -165,7 +165,7 @@ async def test_a_rule_that_refuses_says_so_in_its_own_words(api: Client) -> None
     requirement = {"key": "karpenter.sh/nodepool", "operator": "Exists"}
     spec = {"nodeClassRef": reference, "requirements": [requirement]}
     body = {"metadata": {"name": "wrong"}, "spec": {"template": {"spec": spec}}}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             try:
                 with pytest.raises(InvalidError, match="is set by the controller"):
@@ -225,7 +225,7 @@ async def test_a_watch_of_what_never_changes_goes_on_without_a_word(
 
     async with Client(from_kubeconfig(cluster.kubeconfig), observer=answer) as quiet:
         told = asyncio.create_task(first(quiet.watch(kinds.STORAGE_CLASS), "ADDED", "late"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await renewed.wait()
         body = {"metadata": {"name": "late"}, "provisioner": "nobody"}
         await api.create(kinds.STORAGE_CLASS, body)

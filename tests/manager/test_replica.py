@@ -30,7 +30,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/karpenter-le
 POOLS = "/apis/karpenter.sh/v1/nodepools"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 class Process:

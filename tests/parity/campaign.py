@@ -15,7 +15,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 from tests.parity import comparison, engines, generated
@@ -29,9 +31,19 @@ def verdicts(seeds: Sequence[int]) -> Iterator[tuple[int, comparison.Verdict]]:
     for begin in range(0, len(seeds), BATCH):
         part = seeds[begin : begin + BATCH]
         theirs = engines.karpenter_batch(generated.world(seed) for seed in part)
-        for seed, their in zip(part, theirs, strict=True):
-            world = generated.world(seed)
-            yield seed, comparison.asked(world, their, features=generated.features(seed))
+        yield from zip(part, judged(part, theirs), strict=True)
+
+
+def judged(
+    seeds: Sequence[int], theirs: Sequence[comparison.Answer]
+) -> Iterator[comparison.Verdict]:
+    """Judge our answers to the worlds of the seeds beside Karpenter's, on every processor."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
+        yield from processes.map(_judged, seeds, theirs, chunksize=8)
+
+
+def _judged(seed: int, their: comparison.Answer) -> comparison.Verdict:
+    return comparison.asked(generated.world(seed), their, features=generated.features(seed))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.judge.trial import findings
-from tests.parity import comparison, engines, generated
+from tests.parity import campaign, engines, generated
 from tests.parity.comparison import Verdict, ours
 from tests.parity.worlds import (
     ARCH,
@@ -43,10 +43,7 @@ def karpenter() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def verdicts(karpenter: list[dict[str, Any]]) -> list[Verdict]:
     """Our answers beside them, by seed."""
-    return [
-        comparison.asked(generated.world(seed), answer, features=generated.features(seed))
-        for seed, answer in enumerate(karpenter)
-    ]
+    return list(campaign.judged(range(len(karpenter)), karpenter))
 
 
 @pytest.mark.parametrize(

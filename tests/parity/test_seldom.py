@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.parity import comparison, engines, generated
+from tests.parity import campaign, engines, generated
 from tests.parity.comparison import Verdict
 from tests.parity.generated import SELDOM, SELDOM_FROM
 
@@ -25,10 +25,7 @@ def karpenter() -> dict[int, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def verdicts(karpenter: dict[int, dict[str, Any]]) -> dict[int, Verdict]:
     """Our answers beside them, by seed."""
-    return {
-        seed: comparison.asked(generated.world(seed), answer, features=generated.features(seed))
-        for seed, answer in karpenter.items()
-    }
+    return dict(zip(SEEDS, campaign.judged(SEEDS, [*karpenter.values()]), strict=True))
 
 
 @pytest.mark.parametrize("first", range(len(SELDOM)), ids=[feature.__name__ for feature in SELDOM])

@@ -27,7 +27,7 @@ Object = dict[str, Any]
 DRIVER = "gpu.example.com"
 GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from testbed.pulumiengine import EngineError
 from testbed.testbed import CHECKOUT
 from tests.system.region import (
     CONTROLLER,
+    CONTROLLER_PODS,
     DEFINITIONS,
     DEPLOYMENTS,
     NODE_CLAIMS,
@@ -322,7 +323,7 @@ async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(
         stack.destroy()
     await running(kube, "app", 2)
     # The nodes of the tests before may still be on their way out.
-    await one_instance(stack)
+    await only_instances_of(stack, "by-hand")
 
     stack.up(deleteForeignNodePools="true")
     stack.destroy()
@@ -339,6 +340,7 @@ async def test_destroy_without_a_controller_terminates_by_tag_and_ends(
     await running(kube, "app", 2)
     assert region.instances()
     await kube.delete(CONTROLLER)
+    await no_controller(kube)
 
     region.destroy()
 
@@ -375,13 +377,25 @@ async def pods_of(kube: KubeClient, app: str, count: int) -> list[str]:
     return await eventually(f"{app} has {count} pods", names)
 
 
-async def one_instance(region: Region) -> None:
-    """Wait until a single instance is left."""
+async def only_instances_of(region: Region, pool: str) -> None:
+    """Wait until the instances that are left are all of one NodePool."""
 
-    async def single() -> bool:
-        return len(region.instances()) == 1
+    async def alone() -> bool:
+        return {i.tags.get("karpenter.sh/nodepool") for i in region.instances()} == {pool}
 
-    await eventually("one instance is left", single, otherwise=region.instances)
+    await eventually(f"only instances of {pool} are left", alone, otherwise=region.instances)
+
+
+async def no_controller(kube: KubeClient) -> None:
+    """Wait until the processes of a deleted Deployment have ended: they act to the last."""
+
+    async def ended() -> bool:
+        found, _ = await kube.list(
+            CONTROLLER_PODS, labelSelector="app.kubernetes.io/instance=karpenter"
+        )
+        return not found
+
+    await eventually("no controller runs", ended)
 
 
 async def running(kube: KubeClient, app: str, pods: int) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 INTERVAL_SECONDS = 0.05
 
 

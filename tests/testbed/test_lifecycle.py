@@ -45,7 +45,7 @@ class Shell:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         with self.start(*arguments) as running:
-            said, complained = running.communicate(timeout=120)
+            said, complained = running.communicate(timeout=300)
         return subprocess.CompletedProcess(arguments, running.returncode, said, complained)
 
     def owner(self) -> int:
@@ -115,7 +115,7 @@ def test_ctrl_c_during_up_undoes_what_was_started(shell: Shell) -> None:
     first = up.stderr.readline()
 
     up.send_signal(signal.SIGINT)
-    said = first + up.communicate(timeout=60)[1]
+    said = first + up.communicate(timeout=120)[1]
 
     assert up.returncode == 130
     assert "undoing" in said

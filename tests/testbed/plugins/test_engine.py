@@ -20,7 +20,7 @@ from testbed.plugins.home import CHECKOUT
 from testbed.pulumiengine import EngineError, PulumiEngine
 from tests.testbed.plugins.conftest import PROGRAMS, EngineOn
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 @dataclass
