@@ -127,8 +127,9 @@ def test_what_no_label_can_meet_is_not_placed_where_the_label_is_absent() -> Non
 
 
 def wrong(world: dict[str, Any], **changes: Any) -> set[str]:
-    """Return the rules that our answer to the world breaks, once it is changed."""
-    answer = {**ours(world), **changes}
+    """Return the rules that our answer to the world breaks, once it is changed, sums included."""
+    answer = {**ours(world), "lowerBound": 0.0, **changes}
+    answer["cost"] = sum(node["price"] for node in answer["newNodes"])
     return {one.rule for one in findings(world, answer, world["instanceTypes"])}
 
 
