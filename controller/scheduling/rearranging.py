@@ -28,6 +28,9 @@ PAIRED = 12
 ANY, NONE = -1, -2
 """How new nodes may be made, beside the numbers of kinds."""
 
+OVERFULL = 1.25
+"""How many times its room nodes may hold that a larger one replaces; the rest goes elsewhere."""
+
 PATIENCE, GLANCE = 300, 4_000
 """After how many looks that brought nothing the search ends; a look is at up to so many
 pairs of node and kind."""
@@ -160,14 +163,14 @@ class Rearrangement:
             yield free, ANY
 
     def _replaceable(self, kind: int) -> list[int]:
-        """Return nodes, dearest first, that one node of a kind could replace by its size, if
-        it is cheaper than they are.
+        """Return nodes, dearest first, that one node of a kind could about replace by its size, if
+        it is cheaper than they are. Who does not fit or may not go there goes elsewhere.
         """
         nodes, choices = self.nodes, self._choices
-        room = self._problem.room[kind] + SLACK
+        room = self._problem.room[kind] * OVERFULL
         alike = (nodes.kind >= 0) & (choices.weight[nodes.kind] == choices.weight[kind])
         barred = nodes.pods[:, : len(self._anywhere)] @ ~self._anywhere[:, kind]
-        free = np.flatnonzero(alike & ~self._fixed & (barred == 0))
+        free = np.flatnonzero(alike & ~self._fixed & (barred < nodes.pods.sum(axis=1)))
         used, found = np.zeros_like(room), []
         for node in free[np.argsort(-nodes.price[free], kind="stable")].tolist():
             if (used + nodes.used[node] <= room).all():
@@ -177,8 +180,8 @@ class Rearrangement:
 
     def _taken_apart(self, chosen: list[int], kind: int) -> bool:
         """Take nodes apart and place their pods anew; False, and all as before, if that is
-        not cheaper. A new node may be of `ANY` kind, or is one of this kind, or there is
-        `NONE`.
+        not cheaper. One new node is of this kind and others are as they may, or all are of
+        `ANY` kind, or there is `NONE`.
         """
         nodes, choices = self.nodes, self._choices
         if (nodes.kind[chosen] < 0).any():
@@ -193,10 +196,13 @@ class Rearrangement:
         self._close(chosen)
         if kind >= 0:
             self._open(chosen[0], kind)
+            # It stays so while it is filled: a smaller one would grow only as far as each pod
+            # finds it worth the price.
+            nodes.usable[chosen[0]] = np.arange(len(nodes.usable[0])) == kind
             to_spend -= float(self._problem.prices[kind])
         placed: list[int] = []
         for one in waiting:
-            place = self._cheapest(one, opening=kind == ANY)
+            place = self._cheapest(one, opening=kind != NONE)
             if place is None or place.dearer >= to_spend:
                 break
             to_spend -= place.dearer
@@ -204,6 +210,8 @@ class Rearrangement:
             placed.append(place.turned)
         if len(placed) == len(waiting) and strain(choices.all_rules) <= strained:
             self._patience = PATIENCE
+            if kind >= 0:
+                self._settle(chosen[0])
             return True
         for turned in placed:
             record(choices.rules[turned], choices.pins[turned], -1)
@@ -211,6 +219,21 @@ class Rearrangement:
             record(choices.rules[one], choices.pins[one], 1)
         self.nodes = before
         return False
+
+    def _settle(self, node: int) -> None:
+        """Turn a node into the cheapest kind that holds its pods; without any there is none."""
+        nodes, problem, weight = self.nodes, self._problem, self._choices.weight
+        if not nodes.pods[node].any():
+            self._close([node])
+            return
+        kind = int(nodes.kind[node])
+        usable = (weight == weight[kind]) & problem.allowed[nodes.pods[node] > 0].all(axis=0)
+        fits = usable & (problem.room >= nodes.used[node] - SLACK).all(axis=1)
+        fits &= (problem.consumption - problem.consumption[kind] <= nodes.stock + SLACK).all(axis=1)
+        best = int(np.where(fits, problem.prices, np.inf).argmin())
+        nodes.usable[node], nodes.kind[node] = usable, best
+        nodes.price[node] = problem.prices[best]
+        nodes.stock += problem.consumption[kind] - problem.consumption[best]
 
     def _close(self, chosen: list[int]) -> None:
         nodes = self.nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
+from controller.cloudprovider.instancetypes import Offering
 from tests.builders import (
     by_hostname,
     make_nodepool,
@@ -42,6 +43,32 @@ def test_many_nodes_become_one_although_no_two_of_them_would() -> None:
     results = schedule_on(make_nodepool(), make_pods(5, cpu="1500m"), types=[SMALL, large])
 
     expect_nodes(results, 1)
+
+
+def test_a_larger_node_takes_over_from_others_although_some_of_their_pods_stay_behind() -> None:
+    """It takes both large pods and one that must be in its zone; two need a small node beside."""
+
+    def offered(in_a: float, in_b: float) -> list[Offering]:
+        prices = {"zone-a": in_a, "zone-b": in_b}
+        return [make_offering(zone, labels.ON_DEMAND, price) for zone, price in prices.items()]
+
+    types = [
+        make_type("small", cpu="2", offerings=offered(0.036, 0.044)),
+        make_type("middle", cpu="4", offerings=offered(0.064, 0.072)),
+        make_type("large", cpu="8", offerings=offered(0.144, 0.160)),
+    ]
+    in_a, in_b = ({labels.ZONE: zone} for zone in ("zone-a", "zone-b"))
+    pods = [
+        make_pod(cpu="1500m"),
+        make_pod(cpu="200m", node_selector=in_a),
+        *make_pods(2, cpu="3500m"),
+        make_pod(cpu="1", node_selector=in_b),
+    ]
+
+    results = schedule_on(make_nodepool(), pods, types=types)
+
+    expect_nodes(results, 2)
+    assert results.cost == pytest.approx(0.160 + 0.036)
 
 
 def test_pods_that_may_go_anywhere_share_a_node_that_another_must_have() -> None:
