@@ -221,6 +221,16 @@ class Cluster:
         """Return the pods that wait for a node somebody has to make, by name."""
         return self._waiting.all()
 
+    def queued(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+        """Return pods in the order in which a scheduler tries them: by priority, then by age.
+
+        Age is when the mirror first saw them: creation times are whole seconds.
+        """
+        turn = {key: number for number, key in enumerate(self._objects[kinds.POD])}
+        return tuple(
+            sorted(pods, key=lambda p: (-(p.spec.priority or 0), turn.get(p.key, len(turn))))
+        )
+
     def has_undecided_pods(self, now: datetime) -> bool:
         """Whether pods are still to be tried by a scheduler that has no nodes for others."""
         return self._waiting.has_undecided(now)

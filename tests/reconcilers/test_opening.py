@@ -25,6 +25,7 @@ from tests.reconcilers.test_nomination import Life, nominated
 from tests.reconcilers.world import make_waiting_pod
 
 ARCHITECTURES = {"web": "amd64", "arm": "arm64"}
+NODE_PATCH = ("patch", "Node")
 
 
 class Batch(Life):
@@ -123,6 +124,22 @@ async def test_they_open_together_after_all_their_pods_have_been_told(batch: Bat
     assert verbs[:4] == ["patch/status", "patch/status", "patch", "patch"]
     for pod in ARCHITECTURES:
         assert batch.pod(pod).status.nominated_node_name == batch.node_for(pod).metadata.name
+
+
+@pytest.mark.parametrize("urgent", list(ARCHITECTURES))
+async def test_the_node_whose_pods_are_tried_first_opens_first(batch: Batch, urgent: str) -> None:
+    pod = batch.pod(urgent)
+    batch.world.seed(
+        msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=1000))
+    )
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.world.api.calls.clear()
+
+    await batch.look("arm")
+
+    opened = [name for verb, kind, name in batch.world.api.calls if (verb, kind) == NODE_PATCH]
+    assert opened[0] == batch.node_for(urgent).metadata.name
 
 
 async def test_a_node_that_has_opened_is_initialized_in_the_same_pass(batch: Batch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -191,6 +192,19 @@ def test_a_pending_pod_stops_waiting_when_it_is_bound(cluster: Cluster) -> None:
     assert cluster.pending_pods() == ()
     assert names(cluster.pods_on("n1")) == ["p"]
     assert names(cluster.snapshot({}, (), now=NOW).pods) == ["p"]
+
+
+def test_pods_are_queued_as_they_came_and_the_urgent_first(cluster: Cluster) -> None:
+    for name in ("second", "first-of-all", "third"):
+        add(cluster, kinds.POD, make_pod(name))
+    urgent = make_pod("urgent")
+    urgent = msgspec.structs.replace(urgent, spec=PodSpec(priority=1000))
+    add(cluster, kinds.POD, urgent)
+    add(cluster, kinds.POD, make_pod("second"))  # a change is no new place in the queue
+
+    queue = cluster.queued(cluster.list(kinds.POD))
+
+    assert names(queue) == ["urgent", "second", "first-of-all", "third"]
 
 
 def test_pods_that_ran_to_their_end_are_not_in_the_picture(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ so because it tolerates that, and where that is all it tolerates no node is held
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -80,13 +80,25 @@ class Opening:
             return None
 
     async def _open(self, nodes: Sequence[Node]) -> None:
-        claims = [(self.cluster.claim_of(node), node.metadata.name) for node in nodes]
+        claims = {node.metadata.name: self.cluster.claim_of(node) for node in nodes}
         await asyncio.gather(
-            *(self.nomination.tell(claim, name) for claim, name in claims if claim is not None)
+            *(self.nomination.tell(claim, name) for name, claim in claims.items() if claim)
         )
-        await asyncio.gather(*(self._let_pods_in(node.metadata.name) for node in nodes))
+        names = self._in_turn(claims)
+        await asyncio.gather(*map(self._let_pods_in, names))
         # What the scheduler has dropped meanwhile was of no concern while the nodes were held.
-        await asyncio.gather(*(self.nomination.reconcile(node.metadata.name) for node in nodes))
+        await asyncio.gather(*map(self.nomination.reconcile, names))
+
+    def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[str]:
+        """Sort nodes, given with their claims: whose pods are tried first comes first."""
+        node_of = {
+            pod.key: name
+            for name, claim in claims.items()
+            if claim is not None
+            for pod in self.nomination.expected(claim, name)
+        }
+        queue = self.cluster.queued(p for p in self.cluster.pending_pods() if p.key in node_of)
+        return list(dict.fromkeys([*(node_of[pod.key] for pod in queue), *claims]))
 
     async def _let_pods_in(self, name: str) -> None:
         node = self.cluster.get(NODE, name)

@@ -26,6 +26,7 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.buffers import told
 from controller.reconcilers.provisioning.claims import node_claim
+from controller.reconcilers.provisioning.dealing import dealt
 from controller.reconcilers.provisioning.plan import Plan
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
@@ -165,6 +166,9 @@ class Provisioner:
                 "cost": round(results.cost, 4),
                 "lower-bound": round(results.lower_bound, 4),
             },
+        )
+        results = dataclasses.replace(
+            results, new_nodes=tuple(dealt(results.new_nodes, self.cluster.queued(pods)))
         )
         made = await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
         await self._tell_buffers(fills, hosts(answer, made, virtual))

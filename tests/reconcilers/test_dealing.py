@@ -1,0 +1,104 @@
+"""Pods that are alike change places, so that those tried first are those of the first node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis.meta import OwnerReference
+from controller.apis.pods import (
+    PersistentVolumeClaimSource,
+    Pod,
+    PodResourceClaim,
+    PodSpec,
+    Volume,
+)
+from controller.reconcilers.provisioning.dealing import dealt
+from controller.scheduling.results import NewNode
+from tests.reconcilers.world import make_waiting_pod
+
+FIRST, SECOND, THIRD, FOURTH = "default/d", "default/b", "default/c", "default/a"
+
+
+def replica(key: str, *, of: str = "web", cpu: str = "1", **spec: object) -> Pod:
+    pod = make_waiting_pod(key.removeprefix("default/"), cpu=cpu)
+    owner = OwnerReference(
+        api_version="apps/v1", kind="ReplicaSet", name=of, uid=f"uid-of-{of}", controller=True
+    )
+    metadata = msgspec.structs.replace(pod.metadata, owner_references=[owner])
+    changed: PodSpec = msgspec.structs.replace(pod.spec, **spec)
+    return msgspec.structs.replace(pod, metadata=metadata, spec=changed)
+
+
+def node_for(*pods: str) -> NewNode:
+    return NewNode(
+        node_pool="default",
+        instance_types=("m5.large",),
+        requirements=(),
+        price=0.1,
+        pods=pods,
+        requests={},
+    )
+
+
+def deal(nodes: list[NewNode], queue: list[Pod]) -> list[tuple[str, ...]]:
+    return [node.pods for node in dealt(nodes, queue)]
+
+
+def test_the_first_in_the_queue_go_to_the_first_node() -> None:
+    queue = [replica(key) for key in (FIRST, SECOND, THIRD, FOURTH)]
+
+    nodes = deal([node_for(FOURTH, SECOND), node_for(FIRST, THIRD)], queue)
+
+    assert nodes == [(FIRST, SECOND), (THIRD, FOURTH)]
+
+
+def test_every_node_keeps_as_many_pods_of_each_sort() -> None:
+    queue = [replica(FIRST), replica(SECOND, of="big", cpu="4"), replica(THIRD)]
+
+    nodes = deal([node_for(THIRD, SECOND), node_for(FIRST)], queue)
+
+    assert nodes == [(FIRST, SECOND), (THIRD,)]
+
+
+def test_pods_that_go_to_no_new_node_take_nobodys_place() -> None:
+    queue = [replica(FIRST), replica(SECOND), replica(THIRD)]
+
+    assert deal([node_for(THIRD), node_for(SECOND)], queue) == [(SECOND,), (THIRD,)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(replica(SECOND, cpu="2"), id="another spec of the same owner"),
+        pytest.param(replica(SECOND, of="other"), id="another owner"),
+        pytest.param(make_waiting_pod("b"), id="no owner"),
+    ],
+)
+def test_pods_that_are_not_alike_keep_their_places(other: Pod) -> None:
+    nodes = [node_for(SECOND), node_for(FIRST)]
+
+    assert deal(nodes, [replica(FIRST), other]) == [(SECOND,), (FIRST,)]
+
+
+@pytest.mark.parametrize(
+    "tie",
+    [
+        pytest.param(
+            {
+                "volumes": [
+                    Volume(persistent_volume_claim=PersistentVolumeClaimSource(claim_name="data"))
+                ]
+            },
+            id="a volume",
+        ),
+        pytest.param({"resource_claims": [PodResourceClaim(name="gpu")]}, id="a device"),
+        pytest.param({"node_name": "old"}, id="a node it is leaving"),
+    ],
+)
+def test_pods_that_may_be_tied_to_a_place_keep_theirs(tie: dict[str, Any]) -> None:
+    queue = [replica(key, **tie) for key in (FIRST, SECOND)]
+
+    assert deal([node_for(SECOND), node_for(FIRST)], queue) == [(SECOND,), (FIRST,)]
