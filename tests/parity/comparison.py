@@ -70,14 +70,14 @@ def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] 
     """Compare two answers to a world whose types are written out."""
     types = overlaid(world)
     failures = [f"rule broken: {one}" for one in findings(world, our, types)]
-    failures += _disproved(world, our, "ours")
     differences: list[str] = []
     if "error" in their:
+        failures += _disproved(world, {"ours": our})
         differences.append(f"Karpenter gives no answer: {their['error']}")
         return Verdict(tuple(failures), tuple(differences), (), our["cost"], 0.0)
     faults = findings(world, their, types)
+    failures += _disproved(world, {"ours": our} | ({"Karpenter's": their} if not faults else {}))
     if not faults:
-        failures += _disproved(world, their, "Karpenter's")
         scarce = bool(SHARED & set(features))
         failures += _left_over(world, our, their, scarce=scarce)
         if not failures:
@@ -87,16 +87,23 @@ def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] 
     return Verdict(tuple(failures), tuple(differences), tuple(faults), our["cost"], their["cost"])
 
 
-def _disproved(world: World, found: Answer, whose: str) -> list[str]:
-    """Say so when an answer costs less than is proven of all that place the same pods."""
+def _disproved(world: World, answers: Mapping[str, Answer]) -> list[str]:
+    """Say which answers cost less than is proven of all that place the same pods."""
     read = load(world)
-    parts = [node["pods"] for node in found["newNodes"]] + list(found["existingNodes"].values())
-    placed = {key for part in parts for key in part}
-    pods = [pod for pod in read.pods if pod.key in placed]
-    bound = least_cost(pods, snapshot=read.snapshot, settings=from_names(read.settings))
-    if found["cost"] >= bound - CENT:
-        return []
-    return [f"bound disproved: {bound:.4f} $/h, {whose} {found['cost']:.4f}"]
+    bounds: dict[frozenset[str], float] = {}
+    found = []
+    for whose, one in answers.items():
+        parts = [node["pods"] for node in one["newNodes"]] + list(one["existingNodes"].values())
+        placed = frozenset(key for part in parts for key in part)
+        if placed not in bounds:
+            bounds[placed] = least_cost(
+                [pod for pod in read.pods if pod.key in placed],
+                snapshot=read.snapshot,
+                settings=from_names(read.settings),
+            )
+        if one["cost"] < bounds[placed] - CENT:
+            found.append(f"bound disproved: {bounds[placed]:.4f} $/h, {whose} {one['cost']:.4f}")
+    return found
 
 
 def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> list[str]:
