@@ -54,7 +54,9 @@ class Standing:
 def whole_bound(problem: Problem, standing: Standing, *, expired: Callable[[], bool]) -> float:
     """Return what no set of whole nodes for the demand costs less than, in $/h.
 
-    Classes that may go nowhere are left aside. When `expired`, the best bound so far is taken.
+    Of spreads over nodes it takes, as all of packing does, that a new node holds at most `maxSkew`
+    of their pods. Classes that may go nowhere are left aside. When `expired`, the best bound so far
+    is taken.
     """
     open_ = problem.allowed.any(axis=1) | standing.welcome
     if not problem.demand[open_].any():
@@ -90,7 +92,7 @@ def _merged(problem: Problem, standing: Standing, among: Mask) -> tuple[Problem,
         penalty=problem.penalty[chosen],
         allowed=problem.allowed[chosen],
         labelled=problem.labelled[chosen],
-        rules=NodeRules(both, both, limit[groups], np.zeros(kept, dtype=np.bool_)),
+        rules=NodeRules(both, both, limit[groups], rules.repels[groups]),
     )
     return one, Standing(standing.room, standing.welcome[chosen])
 
@@ -117,8 +119,10 @@ def measures(problem: Problem, standing: Standing) -> Measures:
         held.append(np.floor(room[:, r, None] / divisors))
     rules = problem.rules
     taken.append(rules.counted.T.astype(np.float64))
-    held.append(np.broadcast_to(rules.limit, (len(room), rules.count)))
-    kinds = len(problem.room)
+    # On nodes that exist a spread is even at any height.
+    kinds, anyhow = len(problem.room), np.where(rules.repels, 1.0, float(problem.demand.sum()))
+    exists = np.arange(len(room))[:, None] >= kinds
+    held.append(np.where(exists, anyhow, rules.limit))
     every = np.concatenate(held, axis=1)
     every = np.concatenate([every[:kinds], every[kinds:].sum(axis=0, keepdims=True)])
     scale = np.maximum(every.max(axis=0, initial=0.0), 1.0)

@@ -179,6 +179,15 @@ def test_room_on_nodes_that_exist_costs_nothing() -> None:
     assert least_cost(pods, snapshot=snapshot) == 0.0
 
 
+def test_a_spread_over_nodes_that_exist_is_even_at_any_height() -> None:
+    pods = make_pods(
+        6, cpu="100m", labels={"app": "a"}, spreads=[spread({"app": "a"}, labels.HOSTNAME)]
+    )
+    snapshot = make_snapshot(make_nodepool(), types=make_types(4), nodes=[make_node("a")])
+
+    assert least_cost(pods, snapshot=snapshot) == 0.0
+
+
 def test_halves_of_room_on_two_nodes_hold_no_whole_pod() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
