@@ -43,8 +43,9 @@ class NodeFilter:
 
     def admits(self, node: StateNode) -> bool:
         """Whether the node counts for the constraint."""
-        if self.tolerations is not None and node.node is not None:
-            hard = [one for one in node.node.spec.taints if one.effect != "PreferNoSchedule"]
+        own = node.node or node.claim
+        if self.tolerations is not None and own is not None:
+            hard = [one for one in own.spec.taints if one.effect != "PreferNoSchedule"]
             if untolerated(hard, self.tolerations) is not None:
                 return False
         return self.alternatives is None or any(
@@ -244,7 +245,7 @@ def domain_of(node: StateNode, key: str) -> str | None:
 
 
 def count_running(groups: Iterable[Group], pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
-    """Count the pods that run, and open the domains of the nodes that exist.
+    """Count the pods that run, and open the domains of the nodes that exist or are coming.
 
     Finished and leaving pods do not count; pods whose node is unknown neither.
     """
@@ -255,7 +256,7 @@ def count_running(groups: Iterable[Group], pods: Sequence[Pod], nodes: Sequence[
             kind = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
             placed[kind][pod.spec.node_name] += 1
     for group in groups:
-        admitted = {name: node for name, node in by_name.items() if group.node_filter.admits(node)}
+        admitted = {node.name: node for node in nodes if group.node_filter.admits(node)}
         for node in admitted.values():
             domain = domain_of(node, group.key)
             if domain is not None:

@@ -7,8 +7,10 @@ import pytest
 
 from controller.apis import labels
 from controller.scheduling.settings import Settings
+from controller.state.nodes import StateNode
 from tests.builders import (
     by_hostname,
+    make_claim,
     make_namespace,
     make_node,
     make_nodepool,
@@ -184,6 +186,17 @@ def test_nobody_opens_a_zone_needlessly_that_pods_may_not_go_to_but_count() -> N
     expect_scheduled(results)
     expect_skew(results, labels.ZONE, pods, 3, 3)
     assert results.lower_bound <= results.cost
+
+
+def test_a_zone_counts_in_which_a_node_is_coming() -> None:
+    within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
+    rule = spread(WEB, nodeAffinityPolicy="Ignore")
+    pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
+    coming = StateNode(claim=make_claim("coming", cpu="1m", zone="zone-c"))
+
+    results = schedule_on(make_snapshot(make_nodepool(), nodes=[coming]), pods)
+
+    assert len(results.unschedulable) == 4
 
 
 def test_a_spread_stays_even_where_limits_leave_pods_behind() -> None:
