@@ -238,6 +238,11 @@ def instance_id_of(node: Object) -> str | None:
     return match[1] if match else None
 
 
+def _is_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
 def _taint_keys(node: Object) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints", [])]
 
@@ -377,18 +382,19 @@ class _Kubelet:
     # --- leaving
 
     async def _fall_silent(self, node: Object) -> None:
-        if self._is_silent:
+        if self._is_silent and not _is_ready(node):
             return
         try:
             await self._take_from_kwok()
-            await self._report_unknown(node)
+            await self._report_unknown()
         except NotFoundError:
             log.debug("node %s went before its kubelet fell silent", self.name)
         self._is_silent = True
 
     async def _take_from_kwok(self) -> None:
         # The annotation first: kwok sees it on the Node before it sees the
-        # condition below, which it would otherwise set right again.
+        # condition below, which it would otherwise set right again. What it was at
+        # already may still come later; then the condition is reported once more.
         kube = self._fleet.kube
         await kube.patch(
             f"{NODES}/{self.name}", {"metadata": {"annotations": {KWOK_STATUS: "custom"}}}
@@ -399,7 +405,7 @@ class _Kubelet:
         except NotFoundError:
             log.debug("node %s had no Lease yet", self.name)
 
-    async def _report_unknown(self, node: Object) -> None:
+    async def _report_unknown(self) -> None:
         silence = {
             "type": "Ready",
             "status": "Unknown",
@@ -407,12 +413,12 @@ class _Kubelet:
             "message": f"instance {self.instance.id} is {self.instance.state}",
             "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        await self._fleet.kube.patch(
+        node = await self._fleet.kube.patch(
             f"{NODES}/{self.name}/status",
             {"status": {"conditions": [silence]}},
             how=Patch.STRATEGIC,
         )
-        if self.instance.state in ("stopping", "stopped"):
+        if self.instance.state in ("stopping", "stopped") and SHUTDOWN not in _taint_keys(node):
             await self._taint_shutdown(node)
 
     async def _taint_shutdown(self, node: Object) -> None:

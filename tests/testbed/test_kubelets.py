@@ -318,7 +318,23 @@ async def test_the_node_of_a_dying_instance_is_not_ready_and_its_pods_are_left_a
     path = await create_pod(kube, "left-alone", machine)
     pod = await kube.get(path)
     assert pod["status"]["phase"] == "Pending"
-    assert not is_ready(await node_of(kube, machine))
+    await stopped(kube, machine)
+
+
+async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    await joined(kube, machine)
+    cloud.set_state(machine.id, "shutting-down")
+    await stopped(kube, machine)
+
+    late = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kwok"}
+    status = {"status": {"conditions": [late]}}
+    await kube.patch(f"{machine.path}/status", status, how=Patch.STRATEGIC)
+
+    await stopped(kube, machine)
 
 
 async def test_a_terminated_instance_takes_its_node_and_pods_along(

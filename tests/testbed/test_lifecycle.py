@@ -66,7 +66,8 @@ def shell(tmp_path: Path, supplied: Path) -> Iterator[Shell]:
     (tmp_path / "cache" / "binaries").symlink_to(supplied)
     shell = Shell(tmp_path / "cache")
     yield shell
-    shell.run("down")
+    if shell.directory.exists():
+        shell.run("down")
     assert processes.belonging_to(shell.directory) == []
 
 
