@@ -6,17 +6,86 @@ of them hold: its room is that of the smallest among them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from controller.apis import labels
-from controller.scheduling.encoding import Catalog, Indices, Matrix, Vector
-from controller.scheduling.market import Market
+from controller.constraints.requirements import Requirements
+from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, PoolTemplate, Vector
+from controller.scheduling.market import Market, Ports, Question
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
 WHERE_AND_HOW = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
 """Labels of offerings: a claim has several values of them while nothing narrows it."""
+
+
+def of_types(pool: PoolTemplate) -> dict[str, int]:
+    """Return the minimums that ask for several types."""
+    return {key: least for key, least in pool.minimums.items() if key not in WHERE_AND_HOW}
+
+
+def spanning(
+    market: Market,
+    wishes: Iterable[tuple[Requirements, Ports]],
+    domains: Sequence[Requirements],
+) -> Market:
+    """Add a variant for all that a wish leaves of a pool that asks for several types, and for
+    what of that lies in each domain.
+
+    Pods tell types apart that others do not mind: taken by themselves, the variants may have
+    too few types each, though a node for those others may be of any of them.
+    """
+    wanted = list(wishes)
+    spans: dict[bytes, Mask] = {}
+    for number, pool in enumerate(market.catalog.pools):
+        if of_types(pool):
+            inside = (market.pool_of_variant == number) & (market.reservation_of_variant < 0)
+            for needed, ports in wanted:
+                left = inside & market.meeting(needed) & market.free(ports)
+                for domain in ({}, *domains):
+                    span = left & market.meeting(domain)
+                    if _parts_types(market, span):
+                        spans.setdefault(span.tobytes(), span)
+    for span in spans.values():
+        market = _with_span(market, span)
+    return market
+
+
+def _parts_types(market: Market, span: Mask) -> bool:
+    """Whether none of these variants has all the types that they have together."""
+    inside = span[market.variant_of]
+    alone = np.bincount(market.variant_of[inside], minlength=1)
+    return len(np.unique(market.row_of[inside])) > int(alone.max())
+
+
+def _with_span(market: Market, span: Mask) -> Market:
+    """Add a variant whose nodes may be of any of some variants: it meets what they all meet."""
+    before = len(market.pool_of_variant)
+    members = np.flatnonzero(np.pad(span, (0, before - len(span))))
+    kinds = np.flatnonzero(np.isin(market.variant_of, members))
+    kinds = kinds[np.lexsort((market.price[kinds], market.row_of[kinds]))]
+    rows, first = np.unique(market.row_of[kinds], return_index=True)
+    questions = {
+        key: Question(
+            one.place,
+            np.vstack([one.truth, one.truth[one.of_variant[members]].all(axis=0)]),
+            np.append(one.of_variant, len(one.truth)),
+        )
+        for key, one in market.questions.items()
+    }
+    return replace(
+        market,
+        pool_of_variant=np.append(market.pool_of_variant, market.pool_of_variant[members[0]]),
+        reservation_of_variant=np.append(market.reservation_of_variant, -1),
+        questions=questions,
+        barred={ports: np.append(one, one[members].any()) for ports, one in market.barred.items()},
+        variant_of=np.append(market.variant_of, np.full(len(rows), before)),
+        row_of=np.append(market.row_of, rows),
+        price=np.append(market.price, market.price[kinds[first]]),
+        room=np.vstack([market.room, market.room[kinds[first]]]),
+    )
 
 
 def flexible_room(
@@ -31,7 +100,7 @@ def flexible_room(
     result = room.copy()
     catalog = market.catalog
     for number, pool in enumerate(catalog.pools):
-        minimums = {k: n for k, n in pool.minimums.items() if k not in WHERE_AND_HOW}
+        minimums = of_types(pool)
         if not minimums:
             continue
         for variant in np.flatnonzero(market.pool_of_variant == number).tolist():

@@ -30,7 +30,7 @@ from controller.scheduling.equipping import Devices
 from controller.scheduling.giveaways import overstatement
 from controller.scheduling.limits import stock as stock_of
 from controller.scheduling.market import Market, barred_rows, market, values_apart
-from controller.scheduling.minimums import flexible_room
+from controller.scheduling.minimums import flexible_room, spanning
 from controller.scheduling.nodes import Nodes
 from controller.scheduling.openings import Openings
 from controller.scheduling.packing import pack
@@ -345,16 +345,22 @@ class Solve:
         return groups
 
     def _opened_market(self) -> Market:
-        asked: list[Requirements] = []
-        for shape, demand in self._characters():
-            asked.extend(sites(shape, demand, self._devices))
+        wishes = [
+            (site, shape.ports)
+            for shape, demand in self._characters()
+            for site in sites(shape, demand, self._devices)
+        ]
+        asked = [site for site, _ in wishes]
+        for _, demand in self._characters():
             asked.extend(read(one.preference.match_expressions) for one in demand.preferred_nodes)
         asked.extend(self._devices.questions)
+        domains: list[Requirements] = []
         for key in sorted({group.key for group in self._groups.all if not group.per_node}):
             wanted = list(dict.fromkeys(one[key] for one in asked if key in one))
             values = values_apart(self._catalog, key, wanted)
-            asked.extend({key: one_of(value)} for value in values)
-        return market(self._catalog, asked, ports=(shape.ports for shape, _ in self._characters()))
+            domains.extend({key: one_of(value)} for value in values)
+        opened = market(self._catalog, [*asked, *domains], ports=(ports for _, ports in wishes))
+        return spanning(opened, wishes, domains)
 
     # Choosing domains, and filling the nodes that exist.
 

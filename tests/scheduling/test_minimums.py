@@ -77,3 +77,18 @@ def test_pods_turn_to_another_pool_where_a_daemon_s_port_leaves_too_few_types() 
 
     expect_scheduled(results)
     assert node_of(results, picky).node_pool == "default"
+
+
+def test_types_that_other_pods_tell_apart_keep_a_node_flexible_together() -> None:
+    """One pod insists on large types; for the others a node may be of any."""
+    types = [
+        make_type(f"m-{cpu}", cpu=str(cpu), requirements=[needs("size", "In", str(cpu))])
+        for cpu in (2, 4, 8, 16)
+    ]
+    picky = make_pod(node_affinity=[[needs("size", "Gt", "4")]])
+
+    results = schedule_on(floors(3), [picky, *make_pods(2)], types=types)
+
+    assert list(results.unschedulable) == [picky.key]
+    for node in results.new_nodes:
+        assert len(node.instance_types) >= 3
