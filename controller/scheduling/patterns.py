@@ -4,8 +4,8 @@ Where many pods share few classes, the same node is bought many times over, and 
 matters is which fillings are bought, not how one is found. A filling is a pattern; a
 linear program buys patterns in fractions so that every class is served. Its duals say
 what a pod of each class is worth as nodes really are, holes and all; filling nodes by
-those finds better patterns, until none is found. The whole copies are opened; who is
-left by the rounding is packed as usual.
+those, and exchanging pods on them, finds better patterns, until none is found. The whole
+copies are opened; who is left by the rounding is packed as usual.
 
 Axes: patterns, classes, kinds, pools × limits.
 """
@@ -22,11 +22,15 @@ from controller.scheduling.encoding import Indices, Vector
 from controller.scheduling.filling import fill
 from controller.scheduling.fluid import empty_program
 from controller.scheduling.pricing import Guide
-from controller.scheduling.problem import Problem
+from controller.scheduling.problem import SLACK, Problem
 
 ROUNDS = 40
 ENOUGH = 0.99999
 """To what share of its cost a round must bring the program for another to follow."""
+
+NEARLY, EXCHANGES, MOST_COUPLES = 0.93, 10, 300
+"""From what worth per price on fillings are bettered by exchanges, by how many, and up to how
+many couples of classes are tried in each."""
 
 KEEN = (1.0, 4.0)
 """How keen on value nodes are filled, beside the shape of what they have left."""
@@ -80,7 +84,7 @@ class PatternProgram:
         before = np.inf
         for _ in range(ROUNDS):
             cost = float(bought @ np.array([self._problem.prices[kind] for kind in self.kinds]))
-            if cost > before * ENOUGH or not self._improve(guide, left, worth, scarcity):
+            if cost > before * ENOUGH or not self._improve(guide, left, bought, worth, scarcity):
                 break
             before = cost
             bought, worth, scarcity = self.solve()
@@ -93,19 +97,36 @@ class PatternProgram:
         upper = np.concatenate([np.full(len(left), infinity), stock])
         self._model.changeRowsBounds(len(rows), rows, lower, upper)
 
-    def _improve(self, guide: Guide, left: Indices, worth: Vector, scarcity: Vector) -> bool:
-        """Fill every kind by what pods are worth; let in what is worth more than it costs."""
+    def _improve(
+        self, guide: Guide, left: Indices, bought: Vector, worth: Vector, scarcity: Vector
+    ) -> bool:
+        """Let in patterns worth more than they cost: those bought with some pods exchanged, or
+        every kind filled by what pods are worth, then with some pods exchanged.
+        """
         problem = self._problem
         price = problem.prices + problem.consumption @ scarcity
+        used = np.flatnonzero(bought > 0)
+        kinds, pods = np.array(self.kinds)[used], np.array(self.pods)[used]
+        pods = exchanged(problem, kinds, pods, left, worth)
+        if self._let_in(kinds, pods, worth, price):
+            return True
         kinds = np.flatnonzero(problem.allowed.any(axis=0))
         none = np.zeros((len(kinds), len(left)), dtype=np.int64)
-        some = False
-        for keen in KEEN:
-            filled = fill(problem, kinds, none, left, replace(guide, values=worth), keen)
-            gain = filled @ worth - price[kinds]
-            for place in np.flatnonzero(gain > IMPROVES * price[kinds]).tolist():
-                some |= self.add(int(kinds[place]), filled[place])
-        return some
+        by_worth = replace(guide, values=worth)
+        pods = np.concatenate([fill(problem, kinds, none, left, by_worth, one) for one in KEEN])
+        kinds = np.tile(kinds, len(KEEN))
+        if self._let_in(kinds, pods, worth, price):
+            return True
+        near = pods @ worth > NEARLY * price[kinds]
+        pods = exchanged(problem, kinds[near], pods[near], left, worth)
+        return self._let_in(kinds[near], pods, worth, price)
+
+    def _let_in(self, kinds: Indices, pods: Indices, worth: Vector, price: Vector) -> bool:
+        """Let in what is worth more than it costs; return whether any of it is new."""
+        gain = pods @ worth - price[kinds]
+        better = np.flatnonzero(gain > IMPROVES * price[kinds]).tolist()
+        new = [self.add(int(kinds[place]), pods[place]) for place in better]
+        return any(new)
 
     def solve(self) -> tuple[Vector, Vector, Vector]:
         """Return how often each pattern is bought, what a pod of each class is worth, and
@@ -116,6 +137,44 @@ class PatternProgram:
         duals = np.array(solution.row_dual)
         worth = np.maximum(duals[: self._classes], 0)
         return np.array(solution.col_value), worth, np.maximum(-duals[self._classes :], 0)
+
+
+def exchanged(
+    problem: Problem, kinds: Indices, pods: Indices, left: Indices, worth: Vector
+) -> Indices:
+    """Exchange pods on nodes (nodes × classes) as long as they are worth more by it: none or one
+    for one or two others, what gains most first. Classes under rules about sharing a node stay.
+    """
+    rules = problem.rules
+    free = ~(rules.owned | rules.counted).any(axis=0)
+    moving = np.flatnonzero(free & (left > 0) & (worth > 0))
+    one = np.eye(len(worth), dtype=np.int64)[moving]
+    first, second = np.triu_indices(len(moving))
+    two = one[first] + one[second] if len(first) <= MOST_COUPLES else one[:0]
+    come = np.concatenate([one, two])
+    come = come[(come <= left).all(axis=1)]
+    go = np.concatenate([np.zeros_like(left)[None], one])
+    sizes, freed = come @ problem.sizes, go @ problem.sizes
+    gains = (come @ worth)[None] - (go @ worth)[:, None]  # who goes × who comes
+    pods, alive = pods.copy(), np.arange(len(pods))
+    for _ in range(EXCHANGES):
+        if not (len(alive) and len(moving)):
+            break
+        now, prices = pods[alive], problem.prices[kinds[alive]]
+        spare = (problem.room[kinds[alive]] - now @ problem.sizes + SLACK)[:, None] + freed
+        barred = (~problem.allowed[:, kinds[alive]]).T @ come.T > 0
+        fits = np.repeat(~barred[:, None], len(go), axis=1)  # nodes × who goes × who comes
+        for r in range(sizes.shape[1]):
+            fits &= sizes[:, r] <= spare[:, :, None, r]
+        fits[:, 1:] &= (now[:, moving] > 0)[:, :, None]
+        found = np.where(fits, gains, 0.0).reshape(len(alive), -1)
+        best = found.argmax(axis=1)
+        then = now - go[best // len(come)] + come[best % len(come)]
+        better = found.max(axis=1) > IMPROVES * prices
+        better &= (then <= left).all(axis=1)
+        alive = alive[better]
+        pods[alive] = then[better]
+    return pods
 
 
 def combine(
