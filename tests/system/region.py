@@ -22,7 +22,7 @@ from testbed.pulumiengine import Changes, PulumiEngine
 from testbed.testbed import CHECKOUT, Testbed
 
 STACK = "system"
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 LOOK_SECONDS = 0.1
 
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
