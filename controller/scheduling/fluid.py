@@ -4,9 +4,9 @@ Buy fractions of kinds so that every class of pods fits where it may go. Its val
 is a lower bound on any set of whole nodes. Its duals price each resource on each
 kind and give each class a value, which is what guides packing.
 
-Rows: kinds × resources; groups × kinds, where a node takes only so many of a group;
-classes; pools × limits. Most pairs of class and kind never carry pods, so pairs enter
-only when the prices ask for them.
+Rows: kinds × resources; classes; pools × limits; groups × kinds, where a node takes only
+so many of a group. Most pairs of class and kind never carry pods, so pairs enter only
+when the prices ask for them, and the rows of groups with the pairs that they bind.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ from controller.scheduling.encoding import Indices, Mask, Matrix, Vector
 TOLERANCE = 1e-7
 ROUNDS = 30
 
+CHOOSE = 0
+"""HiGHS's word for its choice of simplex: primal where columns came, dual where demand changed."""
+
+FEW_PAIRS, ENOUGH_PAIRS = 6, 600
+"""How many pairs enter at once: so many of each class, or more where there are few classes,
+up to so many in all. Every further round has its price, however little it brings.
+"""
+
 
 def empty_program() -> highspy.Highs:
     """Return a program that says nothing, and answers the same whenever it is asked."""
@@ -28,6 +36,8 @@ def empty_program() -> highspy.Highs:
     program.setOptionValue("output_flag", False)
     program.setOptionValue("threads", 1)
     program.setOptionValue("random_seed", 0)
+    program.setOptionValue("simplex_strategy", CHOOSE)
+    program.setOptionValue("primal_simplex_bound_perturbation_multiplier", 0.0)
     return program
 
 
@@ -96,22 +106,15 @@ class FluidProgram:
         self._resources: int = room.shape[1]
         self._classes = len(allowed)
         self._sizes = sizes
-        self._slot_rows = self._numbered_slots()
+        self._slot_rows = np.full((len(limits), self._kinds), -1, dtype=np.int64)
         self._pairs_in = np.zeros_like(allowed)
         self._model = empty_program()
         self._pass_model()
         self._add_pairs(self._promising())
 
-    def _numbered_slots(self) -> Indices:
-        """Number the rows of groups × kinds; −1 where no member may go."""
-        rows = np.full((len(self._limits), self._kinds), -1, dtype=np.int64)
-        needed = (self._members.astype(np.float64) @ self._allowed) > 0
-        rows[needed] = self._kinds * self._resources + np.arange(int(needed.sum()))
-        return rows
-
     @property
     def _first_class_row(self) -> int:
-        return int(self._kinds * self._resources + (self._slot_rows >= 0).sum())
+        return self._kinds * self._resources
 
     @property
     def _first_stock_row(self) -> int:
@@ -124,8 +127,6 @@ class FluidProgram:
         kinds = np.arange(self._kinds)
         for r in range(self._resources):
             matrix[kinds * self._resources + r, kinds] = -self._room[:, r]
-        groups, used = np.nonzero(self._slot_rows >= 0)
-        matrix[self._slot_rows[groups, used], used] = -self._limits[groups]
         matrix[self._first_stock_row :, : self._kinds] = self._consumption.T
         left_out = self._kinds + np.arange(self._classes)
         matrix[self._first_class_row + np.arange(self._classes), left_out] = 1.0
@@ -154,7 +155,7 @@ class FluidProgram:
         cost = cost * self._prices[None]
         cost[~self._allowed] = np.inf
         chosen = np.zeros_like(self._allowed)
-        few = min(6, self._kinds)
+        few = min(FEW_PAIRS, self._kinds)
         best = np.argpartition(cost, few - 1, axis=1)[:, :few]
         np.put_along_axis(chosen, best, True, axis=1)
         return chosen & self._allowed
@@ -167,12 +168,31 @@ class FluidProgram:
         self._pairs_in |= chosen
         count, width = len(classes), self._resources
         rows = kinds[:, None] * width + np.arange(width)[None]
+        self._add_slots(classes, kinds)
         member = self._members[:, classes].T  # pairs × groups
         slot_rows = np.where(member, self._slot_rows[:, kinds].T, 0)
         served = (self._first_class_row + classes)[:, None]
         places = np.concatenate([rows, slot_rows, served], axis=1)
         amounts = np.concatenate([self._sizes[classes], member, np.ones((count, 1))], axis=1)
         add_columns(self._model, places, amounts)
+
+    def _add_slots(self, classes: Indices, kinds: Indices) -> None:
+        """Add the rows of groups on kinds where these pairs are the first of their members."""
+        pairs, groups = np.nonzero(self._members[:, classes].T)
+        new = np.zeros_like(self._slot_rows, dtype=np.bool_)
+        new[groups, kinds[pairs]] = True
+        groups, used = np.nonzero(new & (self._slot_rows < 0))
+        count = len(groups)
+        self._slot_rows[groups, used] = self._model.getNumRow() + np.arange(count)
+        self._model.addRows(
+            count,
+            np.full(count, -highspy.kHighsInf),
+            np.zeros(count),
+            count,
+            np.arange(count, dtype=np.int32),
+            used.astype(np.int32),
+            -self._limits[groups],
+        )
 
     def solve(self, demand: Vector) -> Prices:
         """Price the kinds for a demand (pods per class); starts where the last solve ended."""
@@ -205,14 +225,16 @@ class FluidProgram:
         gain = np.where(self._allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
         gain[demand <= 0] = -np.inf
         wanted = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
-        few = min(6, self._kinds)
+        some = max(int((demand > 0).sum()), 1)
+        few = min(max(FEW_PAIRS, ENOUGH_PAIRS // some), self._kinds)
         best = np.argpartition(-gain, few - 1, axis=1)[:, :few]
         chosen = np.zeros_like(wanted)
         np.put_along_axis(chosen, best, True, axis=1)
         return wanted & chosen
 
     def _answer(self, duals: Vector) -> Prices:
-        stock_prices = np.maximum(-duals[self._first_stock_row :], 0)
+        end = self._first_stock_row + len(self._stock)
+        stock_prices = np.maximum(-duals[self._first_stock_row : end], 0)
         bought = np.array(self._model.getSolution().col_value)[: self._kinds]
         return Prices(
             bought,

@@ -93,7 +93,9 @@ class Poser:
         allowed = allowed[:, kinds]
         prices = self._prices[kinds]
         alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
-        penalty = 10.0 * np.where(np.isfinite(alone), alone, 1.0)
+        # Where limits leave pods over, not those of which the most wait: spreads stay even.
+        waiting = 1e-3 * demand / demand.max(initial=1) if len(left) else 0.0
+        penalty = (10.0 + waiting) * np.where(np.isfinite(alone), alone, 1.0)
         problem = Problem(
             demand=demand,
             sizes=sizes,
