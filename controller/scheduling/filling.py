@@ -16,6 +16,8 @@ SIDE_BY_SIDE = 8
 """With many classes, how many of them may be added in one step, one pod each: there are
 then enough of nearly equal shape for it not to matter."""
 
+NOTHING, MOST = 1e-30, 1e9
+
 
 def fill(
     problem: Problem, kinds: Indices, start: Indices, left: Indices, guide: Guide, keen: float = 1.0
@@ -30,6 +32,8 @@ def fill(
     shown = guide.samples.of(left) | start.any(axis=0)
     columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
     sizes = problem.sizes[columns]
+    # Of what a pod does not ask for there is room for any number.
+    per_room = 1 / np.maximum(sizes, NOTHING)
     weights = guide.resource_prices[kinds]
     weighted = np.square(weights)
     nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + 1e-15)
@@ -39,7 +43,7 @@ def fill(
     # opened, one of them should not be missing from it.
     liking = 0.15 / (nearness * whole) + keen * np.minimum(worth, 1.2) + guide.scarce[None, columns]
     held = start[:, columns]
-    room = problem.room[kinds] - held @ sizes
+    room = problem.room[kinds] - held @ sizes + SLACK
     supply = np.where(problem.allowed[columns][:, kinds].T, left[columns] - held, 0)
     crowd = Crowd.holding(problem.rules, columns, held)
     alive = np.arange(len(kinds))
@@ -47,7 +51,7 @@ def fill(
     while True:
         fits: Mask = supply > 0
         for r in range(sizes.shape[1]):
-            fits &= sizes[None, :, r] <= room[:, r, None] + SLACK
+            fits &= sizes[:, r] <= room[:, r, None]
         crowd.bar(fits)
         some: Mask = np.asarray(fits.any(axis=1))
         if not some.all():
@@ -59,9 +63,10 @@ def fill(
         # What fits nowhere now never will.
         open_: Mask = np.asarray(fits.any(axis=0))
         if 2 * open_.sum() < len(open_):
-            columns, sizes, fits, supply = (
+            columns, sizes, per_room, fits, supply = (
                 columns[open_],
                 sizes[open_],
+                per_room[open_],
                 fits[:, open_],
                 supply[:, open_],
             )
@@ -76,11 +81,11 @@ def fill(
         chosen = score.argmax(axis=1)
         rows = np.arange(len(alive))
         taken = sizes[chosen]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = np.where(taken > 0, np.floor((room + SLACK) / taken), np.inf).min(axis=1)
-        amount = np.maximum(1, (times * 0.2).astype(np.int64))
+        times = np.minimum((room * per_room[chosen]).min(axis=1), MOST)
+        amount = np.maximum((np.floor(times) * 0.2).astype(np.int64), 1)
         amount = np.minimum(amount, supply[rows, chosen])
-        amount = np.minimum(amount, crowd.spare(chosen))
+        if len(crowd.limit):
+            amount = np.minimum(amount, crowd.spare(chosen))
         counts[alive, columns[chosen]] += amount
         supply[rows, chosen] -= amount
         room -= amount[:, None] * taken

@@ -49,7 +49,10 @@ def frontier(ordered: Indices, merit: Matrix) -> Indices:
 
 def _no_better(one: Matrix, other: Matrix) -> Mask:
     """Mark, one × other, where the other is at least as good in every merit."""
-    return np.asarray((other[None] >= one[:, None]).all(axis=2))
+    found = np.ones((len(one), len(other)), dtype=np.bool_)
+    for merit in range(one.shape[1]):
+        found &= other[None, :, merit] >= one[:, None, merit]
+    return found
 
 
 def thinned(ordered: Indices, prices: Vector, room: Matrix, *, limit: int, step: float) -> Indices:

@@ -115,6 +115,9 @@ class Rearrangement:
         spare = ((0, 1), (0, 0))
         held = np.pad(pods, ((0, 1), (0, len(problem.sizes) - pods.shape[1])))
         self._fixed = np.append(fixed, False)
+        # A limit that so many nodes of the greediest kind leave alone need not be looked at.
+        most = problem.consumption.max(axis=0, initial=0) * len(held)
+        self._binding = np.flatnonzero(problem.stock < most).tolist()
         self.nodes = Nodes(
             pods=held,
             used=held @ problem.sizes,
@@ -282,10 +285,10 @@ class Rearrangement:
         asked = nodes.used + problem.sizes[turned]
         for r in range(asked.shape[1]):
             fits &= problem.room[None, :, r] >= asked[:, r, None] - SLACK
-        if len(nodes.stock):
-            drawn = np.where(nodes.kind[:, None] < 0, 0, problem.consumption[nodes.kind])
-            more = problem.consumption[None] - drawn[:, None]
-            fits &= (more <= nodes.stock + SLACK).all(axis=2)
+        for limit in self._binding:
+            drawn = problem.consumption[:, limit]
+            freed = np.where(nodes.kind < 0, 0, drawn[nodes.kind])
+            fits &= drawn - freed[:, None] <= nodes.stock[limit] + SLACK
         if problem.rules.count:
             fits &= nodes.crowd.lets_in(turned)[:, None]
         prices = np.where(fits, problem.prices, np.inf)

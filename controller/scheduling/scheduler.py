@@ -471,6 +471,8 @@ class Solve:
 
         Those counted already, in the domains `pins`, can be taken back.
         """
+        if not len(room):
+            return
         left = wish.number if most is None else min(most, wish.number)
         for index in np.flatnonzero((room > 0) & inside).tolist():
             if not left:

@@ -52,23 +52,36 @@ def shapes(pods: Sequence[Pod]) -> list[Shape]:
     encode = msgspec.msgpack.Encoder(order="deterministic").encode
     rows: dict[bytes, list[Pod]] = {}
     for pod in pods:
-        status = pod.status
-        runs = status.container_statuses or status.init_container_statuses
-        resized = resources.in_resize(pod) if runs else None
-        key = encode((pod.metadata.namespace, pod.metadata.labels, pod.spec, resized))
+        key = encode((pod.metadata.namespace, pod.metadata.labels, pod.spec, _resized(pod)))
         row = rows.get(key)
         if row is None:
             rows[key] = [pod]
         else:
             row.append(pod)
     found = []
+    # Many shapes ask for the same, and quantities take their time to read.
+    asked: dict[bytes, Resources] = {}
     for row in rows.values():
         ports = hostports.host_ports(row[0].spec)
-        found.append(_shape(row, ports, encode(_character(row[0], ports))))
+        asking = encode(_asking(row[0]))
+        if asking not in asked:
+            asked[asking] = resources.pod_requests(row[0])
+        found.append(_shape(row, ports, encode(_character(row[0], ports)), asked[asking]))
     found.sort(key=_order)
     for index, shape in enumerate(found):
         shape.index = index
     return found
+
+
+def _resized(pod: Pod) -> Mapping[str, Resources] | None:
+    runs = pod.status.container_statuses or pod.status.init_container_statuses
+    return resources.in_resize(pod) if runs else None
+
+
+def _asking(pod: Pod) -> tuple[object, ...]:
+    """Return all that decides what a pod asks for."""
+    spec = pod.spec
+    return spec.containers, spec.init_containers, spec.resources, spec.overhead, _resized(pod)
 
 
 def _character(pod: Pod, ports: tuple[HostPort, ...]) -> tuple[object, ...]:
@@ -85,7 +98,9 @@ def _character(pod: Pod, ports: tuple[HostPort, ...]) -> tuple[object, ...]:
     )
 
 
-def _shape(pods: list[Pod], ports: tuple[HostPort, ...], character: bytes) -> Shape:
+def _shape(
+    pods: list[Pod], ports: tuple[HostPort, ...], character: bytes, requests: Resources
+) -> Shape:
     first = pods[0]
     if len(pods) > 1:
         pods.sort(key=_age)
@@ -95,7 +110,7 @@ def _shape(pods: list[Pod], ports: tuple[HostPort, ...], character: bytes) -> Sh
         namespace=first.metadata.namespace,
         labels=first.metadata.labels,
         spec=first.spec,
-        requests=resources.pod_requests(first),
+        requests=requests,
         ports=ports,
         keys=[pod.key for pod in pods],
     )

@@ -133,6 +133,8 @@ class Portion:
     @property
     def size(self) -> Vector:
         """What one unit takes."""
+        if self.unit == 1 and not self.riders:
+            return self.wish.size
         riding = (rider.wish.size * count for rider, count in self.riders)
         return self.wish.size * self.unit + sum(riding, np.zeros_like(self.wish.size))
 
