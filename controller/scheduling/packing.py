@@ -19,7 +19,7 @@ import numpy as np
 from controller.scheduling.encoding import Indices, Mask, Vector
 from controller.scheduling.filling import fill
 from controller.scheduling.patterns import combine
-from controller.scheduling.pricing import Guide, PriceModel
+from controller.scheduling.pricing import THOROUGH, Guide, PriceModel
 from controller.scheduling.problem import SLACK, Problem
 
 LIKELY = 8
@@ -28,15 +28,19 @@ LIKELY = 8
 ABOUT_AS_GOOD = 0.001
 """Within how much of the best price per value a larger node is preferred."""
 
-FILLS_WELL, FILLS_BADLY = 1.08, 1.2
-"""Price per value up to which the kinds at hand will do; 1 is as the program has it."""
+FILLS_WELL, FILLS_BADLY = (1.08, 1.12), (1.2, 1.25)
+"""Price per value up to which the kinds at hand will do, in small problems and in large; 1 is
+as the program has it.
+"""
+
+AT_ONCE, MOST_AT_ONCE = 1.02, 8
+"""Up to what multiple of the best price per value nodes are opened beside it, and how many."""
 
 TINY = 1e-7
 MOST = 1e30
 
-THOROUGH = 6_000
-"""Up to how many pairs of class and kind the packer tries several ways; larger problems
-pack well the first time, and each way takes longer."""
+LARGE = 20_000
+"""From how many pairs of class and kind on a problem is large."""
 
 FEW_PAIRS = 2_000
 """Up to how many pairs whole nodes are combined by a program of their own."""
@@ -44,11 +48,10 @@ FEW_PAIRS = 2_000
 GOOD_ENOUGH = 1.01
 """At what multiple of the bound the search ends."""
 
-REFINED_SHARES = (0.3, 0.5, 0.15, 0.7)
-"""Which shares of the nodes, the worst first, are taken apart in turn."""
-
-SHARE_PER_ROUND = 0.6
-"""How much of the remaining value is packed before the rest is priced again."""
+REFINED_SHARES, PATIENCE = (0.3, 0.5, 0.15, 0.7), 3
+"""Which shares of the nodes, the worst first, are taken apart in turn; after how many turns
+that brought nothing that ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,11 @@ def pack(problem: Problem, *, refinements: int, expired: Callable[[], bool]) -> 
         if expired() or _will_do(best):
             break
     assert best is not None
+    in_vain = 0
     for turn in range(min(refinements, 2 * THOROUGH // work)):
-        if expired() or _will_do(best) or best.left[possible].any():
+        if expired() or _will_do(best) or best.left[possible].any() or in_vain == PATIENCE:
             break
-        _refine(problem, model, best, turn)
+        in_vain = 0 if _refine(problem, model, best, turn) else in_vain + 1
     few = work <= FEW_PAIRS
     if few and not _will_do(best) and not expired() and not best.left[possible].any():
         _combined(problem, model, best, expired)
@@ -134,9 +138,9 @@ def _will_do(packing: Packing) -> bool:
     return packing.cost <= packing.bound * GOOD_ENOUGH
 
 
-def _refine(problem: Problem, model: PriceModel, best: Packing, turn: int) -> None:
+def _refine(problem: Problem, model: PriceModel, best: Packing, turn: int) -> bool:
     """Take the worst nodes apart, and some others with them, and pack their pods anew;
-    keep that if it is cheaper.
+    keep that if it is cheaper. False if it is not.
     """
     nodes = [Opened(one.kind, one.pods) for one in best.opened for _ in range(one.copies)]
     values = model.guide(problem.demand, balance=0.0).values
@@ -153,11 +157,13 @@ def _refine(problem: Problem, model: PriceModel, best: Packing, turn: int) -> No
     packing = _packed(part, model, np.ones(len(demand), dtype=np.bool_), balance, False)
     _exchange(part, packing)
     before = sum(float(problem.prices[nodes[place].kind]) for place in chosen)
-    if not packing.left.any() and packing.cost < before - SLACK:
+    cheaper = not packing.left.any() and packing.cost < before - SLACK
+    if cheaper:
         kept = [one for place, one in enumerate(nodes) if place not in chosen]
         best.opened = [*kept, *packing.opened]
         best.stock = packing.stock
         best.cost += packing.cost - before
+    return cheaper
 
 
 def _packed(
@@ -169,7 +175,7 @@ def _packed(
         guide = model.guide(packing.left, balance=balance)
         proof = proof or guide
         before = int(packing.left.sum())
-        _sweep(problem, packing, guide, model.family, hurried)
+        _sweep(problem, packing, guide, model, hurried)
         if int(packing.left.sum()) == before:
             break
     assert proof is not None
@@ -196,13 +202,13 @@ def _exchange(problem: Problem, packing: Packing) -> None:
 
 
 def _sweep(
-    problem: Problem, packing: Packing, guide: Guide, family: Indices, hurried: bool
+    problem: Problem, packing: Packing, guide: Guide, model: PriceModel, hurried: bool
 ) -> None:
     """Open nodes until a share of the value is packed, kinds by price per value."""
     total = float(packing.left @ guide.values)
-    target = total * (1.0 if hurried else SHARE_PER_ROUND)
+    target = total * (1.0 if hurried else model.share)
     packed = 0.0
-    spend = Spend(guide, problem, family)
+    spend = Spend(guide, problem, model.family)
     memory = Memory.empty(problem)
     while packing.left.sum():
         offers = _offers(problem, packing, spend, guide, total - packed, memory)
@@ -213,10 +219,11 @@ def _sweep(
         # Of kinds about as good the one that takes most: fewer nodes to run.
         nearly = np.floor((offers.score / best - 1) / ABOUT_AS_GOOD)
         for place in np.lexsort((offers.kinds, -offers.value, nearly)):
-            if opened and (offers.score[place] > best * 1.02 or opened > 8):
+            if opened and (offers.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
                 break
             kind, pods = int(offers.kinds[place]), offers.filled[place]
-            copies = _copies(problem, packing.left, packing.stock, spend.nodes(kind), kind, pods)
+            wanted = max(1, int(spend.nodes(kind) * model.share))
+            copies = min(wanted, _possible(problem, packing, kind, pods))
             if copies <= 0:
                 continue
             packing.opened.append(Opened(kind, pods.copy(), copies))
@@ -304,9 +311,10 @@ def _offers(
     serves = np.asarray(problem.allowed[packing.left > 0].any(axis=0))
     usable = serves & np.asarray((problem.consumption <= packing.stock + SLACK).all(axis=1))
     choices = [(usable, MOST)]
+    large = problem.allowed.size > LARGE
     if rest >= 4 * spend.usual:
-        choices.insert(0, (usable & spend.open(siblings=True), FILLS_BADLY))
-        choices.insert(0, (usable & spend.open(siblings=False), FILLS_WELL))
+        choices.insert(0, (usable & spend.open(siblings=True), FILLS_BADLY[large]))
+        choices.insert(0, (usable & spend.open(siblings=False), FILLS_WELL[large]))
     for chosen, enough in choices:
         kinds = np.flatnonzero(chosen)
         if len(kinds):
@@ -348,17 +356,12 @@ def _likeliest(
     )
 
 
-def _copies(
-    problem: Problem, left: Indices, stock: Vector, nodes: float, kind: int, pods: Indices
-) -> int:
-    """Return how many equal nodes to open at once: as the program bought, and no more
-    than the pods and the pool limits allow.
-    """
+def _possible(problem: Problem, packing: Packing, kind: int, pods: Indices) -> int:
+    """Return how many equal nodes the pods that are left and the pool limits allow."""
     used = pods > 0
-    possible = int((left[used] // pods[used]).min()) if used.any() else 0
+    possible = int((packing.left[used] // pods[used]).min()) if used.any() else 0
     drawn = problem.consumption[kind] > 0
     if drawn.any():
-        possible = min(
-            possible, int(((stock[drawn] + SLACK) // problem.consumption[kind][drawn]).min())
-        )
-    return min(possible, max(1, int(nodes * SHARE_PER_ROUND)))
+        stock = (packing.stock[drawn] + SLACK) // problem.consumption[kind][drawn]
+        possible = min(possible, int(stock.min()))
+    return possible

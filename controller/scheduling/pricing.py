@@ -9,6 +9,7 @@ bound holds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,23 @@ MANY_CLASSES, SAMPLE = 150, 3
 
 MOST_GROUPS = 60
 TINY = 1e-9
+
+STEP, FINE_STEP, FEW_KINDS = 4.0, 2.0, 60
+"""How far apart the prices of the program's kinds are; and where groups decide how many
+nodes there are, if that leaves few kinds.
+"""
+
+EVEN = 5e-4
+"""By what share the dearest kind is held dearer there. Sizes cost much the same per unit; this
+makes the program buy nodes of like size, and not some large ones that leave the small no company.
+"""
+
+THOROUGH = 6_000
+"""Up to how many pairs of class and kind the packer tries several ways; larger problems
+pack well the first time, and each way takes longer."""
+
+SHARE, FINE_SHARE = 0.6, 0.4
+"""How much of the remaining value is packed before the rest is priced again; and there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +107,8 @@ class PriceModel:
         self._sizes = problem.sizes / self._scale
         self._room = problem.room / self._scale
         self._members, self._limits = self._limited_groups()
-        self._kinds = self._chosen_kinds()
+        self._kinds, self._is_fine = self._chosen_kinds()
+        self.share = FINE_SHARE if self._is_fine else SHARE
         self._bundle_of, self._bundles = self._bundled()
         self._bundle_sizes = self._mean_sizes()
         self._program = self._built()
@@ -162,8 +181,10 @@ class PriceModel:
         mixed = resource_prices + (balance * scarcity**2 + 1e-3) * even
         return np.asarray(np.where(bare[:, None], even, mixed))
 
-    def _chosen_kinds(self) -> Indices:
-        """Return the kinds that no multiple of another replaces, thinned to a ladder."""
+    def _chosen_kinds(self) -> tuple[Indices, bool]:
+        """Return the kinds that no multiple of another replaces, thinned to a ladder, and
+        whether that is the fine one.
+        """
         problem = self._problem
         price = np.maximum(problem.prices, SLACK)
         parts = [self._room / price[:, None]]
@@ -175,11 +196,20 @@ class PriceModel:
         merit = np.concatenate([*parts, self._largest_served()], axis=1)
         merit = np.round(merit, 12)
         _, sign = np.unique(np.packbits(problem.labelled, axis=0), axis=1, return_inverse=True)
-        kept = []
+        best = []
         for number in range(int(sign.max(initial=-1)) + 1):
             inside = np.flatnonzero(sign.reshape(-1) == number)
-            best = frontier(inside[np.lexsort((-problem.prices[inside], -merit[inside, 0]))], merit)
-            kept.append(thinned(best, problem.prices, self._room, limit=0, step=4.0))
+            order = np.lexsort((-problem.prices[inside], -merit[inside, 0]))
+            best.append(frontier(inside[order], merit))
+        fine = self._laddered(best, FINE_STEP)
+        large = problem.allowed.size > THOROUGH
+        if large and len(self._limits) and len(fine) <= FEW_KINDS:
+            return fine, True
+        return self._laddered(best, STEP), False
+
+    def _laddered(self, parts: Sequence[Indices], step: float) -> Indices:
+        prices, room = self._problem.prices, self._room
+        kept = [thinned(one, prices, room, limit=0, step=step) for one in parts]
         return np.sort(np.concatenate(kept)).astype(np.int64)
 
     def _largest_served(self) -> Matrix:
@@ -215,9 +245,12 @@ class PriceModel:
 
     def _built(self) -> FluidProgram:
         problem, kinds = self._problem, self._kinds
+        prices = problem.prices[kinds]
+        if len(self._limits) and problem.allowed.size > THOROUGH:
+            prices = prices * (1 + EVEN * prices / prices.max())
         return FluidProgram(
             sizes=self._bundle_sizes,
-            prices=problem.prices[kinds],
+            prices=prices,
             room=self._room[kinds],
             allowed=problem.allowed[np.ix_(self._bundles, kinds)],
             members=self._members[:, self._bundles] > 0,
