@@ -1,6 +1,7 @@
 """`make bench`: pods in, pods running: Joiner and Karpenter on one control plane, by turns.
 
     python -m tests.benchmarks.endtoend [--rounds N] [--pods N] [--only Joiner] [--json FILE]
+    python -m tests.benchmarks.endtoend --beside-nodes 2000 --beside-pods 20000
 
 Each side comes to an empty cluster, gets the same Deployments scaled from 0, and leaves the
 cluster empty. Joiner comes by `pulumi up` and buys machines from the test cloud; Karpenter is
@@ -32,6 +33,7 @@ from testbed.progress import Terminal
 from testbed.pulumiengine import PulumiEngine
 from testbed.story import SIZES
 from testbed.testbed import CHECKOUT, Testbed
+from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.memory import Meter
 from tests.benchmarks.sides import (
     MACHINE_SECONDS,
@@ -211,6 +213,10 @@ async def compare(
         joiner = Joiner(testbed, kube, engine)
         karpenter = Karpenter(testbed, kube, catalogue, work / "karpenter.log")
         await track.prepare()
+        if chosen.beside_nodes:
+            crowd = Crowd(kube, chosen.beside_nodes, chosen.beside_pods)
+            with Terminal(console).stage("the cluster that is there already") as stage:
+                await crowd.gather(lambda made, total: stage.update(completed=made, total=total))
         # Joiner goes first: it is its view of the cloud that Karpenter gets.
         for number in range(1, chosen.rounds + 1):
             for side in (joiner, karpenter):
@@ -290,6 +296,10 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each side")
     parser.add_argument("--pods", type=int, default=200)
+    parser.add_argument(
+        "--beside-nodes", type=int, default=0, help="full nodes that are there already"
+    )
+    parser.add_argument("--beside-pods", type=int, default=0, help="pods that run on them")
     parser.add_argument("--only", default="", choices=["", "Joiner"], help="one side alone")
     parser.add_argument("--json", type=Path, help="where to write every figure")
     parser.add_argument("--logs", type=Path, help="a folder that keeps the controllers' logs")

@@ -60,12 +60,14 @@ class Side(Protocol):
         """Return the process ids of each replica of the controller."""
 
 
-async def until(claim: str, holds: Callable[[], Awaitable[bool]]) -> None:
+async def until(
+    claim: str, holds: Callable[[], Awaitable[bool]], *, patience: float = PATIENCE_SECONDS
+) -> None:
     """Wait until it holds. Raises TimeoutError, which names the claim."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + patience
     while not await holds():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {PATIENCE_SECONDS:.0f} s: {claim}")
+            raise TimeoutError(f"not within {patience:.0f} s: {claim}")
         await asyncio.sleep(PAUSE_SECONDS)
 
 
