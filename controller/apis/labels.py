@@ -102,7 +102,7 @@ UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 UNINITIALIZED_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 READINESS_TAINT_PREFIX = "readiness.k8s.io/"
 
-NOMINATING_TAINT = "karpenter.sh/nominating"
+NOMINATING_TAINT = "joiner.dev/nominating"
 """Ours alone: on a node bought with others, for moments, until pods know their places."""
 
 EXCLUDE_FROM_LOAD_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
