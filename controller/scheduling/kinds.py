@@ -13,24 +13,29 @@ prices is enough. A packed node is bought as the cheapest type that holds its po
 whatever kind it was packed as, so that little is lost."""
 
 
+NONE: Indices = np.zeros(0, dtype=np.int64)
+
+
 def undominated(
     allowed: Mask, labelled: Mask, prices: Vector, room: Matrix, consumption: Matrix
-) -> Indices:
-    """Return the kinds worth a look.
+) -> tuple[Indices, Indices]:
+    """Return the kinds worth a look, and those that are worth one to a proof.
 
     `allowed` and `labelled` are classes × kinds, with and without regard to size. Among
     kinds that differ in nothing but size and price, one is left out when another is
-    no dearer, no smaller, and draws no more on the limits.
+    no dearer, no smaller, and draws no more on the limits; and where very many stay, those
+    are left out too, but not to a proof, that have their like among the others.
     """
     useful = np.flatnonzero(allowed.any(axis=0))
     _, sign = np.unique(np.packbits(labelled[:, useful], axis=0), axis=1, return_inverse=True)
     merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
-    kept = []
+    every, kept = [NONE], [NONE]
     for number in range(int(sign.max(initial=-1)) + 1):
         inside = useful[sign.reshape(-1) == number]
         best = frontier(inside[np.argsort(prices[inside], kind="stable")], merit)
+        every.append(best)
         kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=1.12))
-    return np.sort(np.concatenate([*kept, np.zeros(0, dtype=np.int64)])).astype(np.int64)
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))
 
 
 def frontier(ordered: Indices, merit: Matrix) -> Indices:

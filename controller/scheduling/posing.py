@@ -66,10 +66,12 @@ class Poser:
         left: Vector,
         keep: Indices = NO_KINDS,
         more: tuple[Matrix, Matrix] | None = None,
+        proving: bool = False,
     ) -> tuple[Problem, Indices]:
         """Bring classes and kinds into arrays; with the market's kinds that are in it, among
         them those to `keep`. `more` is what classes take and kinds have beyond the solve's
-        resources, `left` (limits) what may still be bought.
+        resources, `left` (limits) what may still be bought. What is asked for `proving` has
+        every kind that an answer might be cheaper by.
         """
         market_ = self._market
         sizes, room = np.stack([one[0].size for one in classes]), self._room
@@ -87,8 +89,8 @@ class Poser:
         allowed = labelled & holds[which.reshape(-1)]
         consumption = self._consumption
         allowed &= (consumption <= left).all(axis=1)
-        kinds = undominated(allowed, labelled, market_.price, room, consumption)
-        kinds = np.union1d(kinds, keep)
+        few, every = undominated(allowed, labelled, market_.price, room, consumption)
+        kinds = np.union1d(every if proving else few, keep)
         demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
         allowed = allowed[:, kinds]
         prices = self._prices[kinds]
@@ -107,6 +109,7 @@ class Poser:
             rules=self._node_rules(classes),
             consumption=consumption[kinds] / self._limit_units,
             stock=left / self._limit_units,
+            proves=proving or len(few) == len(every),
         )
         return problem, kinds
 

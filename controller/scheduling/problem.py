@@ -39,7 +39,8 @@ class Problem:
 
     `allowed` and `labelled` (classes × kinds) tell where a class may go, with and without
     regard to its size.
-    `consumption` (kinds × pool limits) counts against `stock`.
+    `consumption` (kinds × pool limits) counts against `stock`. `proves` tells whether what
+    bounds its cost bounds the cost over all kinds, those too that are not in it.
     """
 
     demand: Indices
@@ -52,3 +53,4 @@ class Problem:
     rules: NodeRules
     consumption: Matrix
     stock: Vector
+    proves: bool = True

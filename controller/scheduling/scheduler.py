@@ -514,10 +514,14 @@ class Solve:
         classes = self._poser.classes(portions)
         problem, kinds = self._poser.problem(classes, self._left)
         packing = pack(problem, refinements=self._settings.refinements, expired=self._expired)
+        bound = packing.bound
+        if not problem.proves:
+            every, _ = self._poser.problem(classes, self._left, proving=True)
+            bound = lower_bound(replace(every, demand=problem.demand - packing.left))
         self._left = packing.stock * self._limit_units
         # What is packed later might have shared the nodes packed before, so that only
         # the greatest of the bounds holds for all.
-        self._bound = max(self._bound, packing.bound - self._overstated)
+        self._bound = max(self._bound, bound - self._overstated)
         for opened in packing.opened:
             self._planned.extend(unfolded(opened, int(kinds[opened.kind]), classes))
         return self._left_over(portions)
@@ -596,7 +600,7 @@ class Solve:
         bound, uncut = self._bound, [one.copy() for one in portions]
         classes = self._poser.classes(uncut)
         devices = self._devices.axes([one[0] for one in classes], self._market.row_of)
-        problem, _ = self._poser.problem(classes, self._left, more=devices)
+        problem, _ = self._poser.problem(classes, self._left, more=devices, proving=True)
         ready, homeless = self._devices.units(portions, self._market, self._room)
         failed = [*self._left_over(homeless), *(self._pack(ready) if ready else ())]
         left = {key for wish in failed for key in wish.keys}

@@ -159,6 +159,20 @@ def test_pods_that_leave_holes_are_counted_whole() -> None:
     assert least_cost(pods, snapshot=snapshot) == pytest.approx(6.0)
 
 
+def test_the_quick_bound_knows_types_that_packing_leaves_out() -> None:
+    pods = make_pods(1040, cpu="100m", memory="1Mi")
+    # Of many, packing looks at the one that gives most for its price in each range of prices.
+    dear = [
+        make_type(f"dear-{n}", cpu=f"{n}", memory=f"{4 * n}Gi", price=0.2 * n)
+        for n in range(12, 60)
+    ]
+    more_memory = make_type("more-memory", cpu="10", memory="40Gi", price=1.0)
+    more_cpu = make_type("more-cpu", cpu="10400m", memory="36Gi", price=1.0)
+    snapshot = make_snapshot(make_nodepool(), types=[*dear, more_memory, more_cpu])
+
+    assert schedule(pods, snapshot=snapshot).lower_bound <= 10 * 1.0
+
+
 def test_pods_that_keep_apart_take_a_node_each() -> None:
     together = make_pods(
         5, cpu="100m", labels={"app": "a"}, anti_affinity=[by_hostname({"app": "a"})]
