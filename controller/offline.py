@@ -21,10 +21,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from controller.scheduling import encoding, reporter
+from controller.scheduling import reporter
 from controller.scheduling.answers import answer
 from controller.scheduling.buffers import Fill, apart
-from controller.scheduling.devices import promised
+from controller.scheduling.devices.devices import promised
+from controller.scheduling.encoding import encoding
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import Settings, from_names

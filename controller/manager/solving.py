@@ -32,7 +32,7 @@ from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 
 if TYPE_CHECKING:
-    from controller.scheduling.encoding import Catalog
+    from controller.scheduling.encoding.encoding import Catalog
 
 Answer = TypeVar("Answer")
 
@@ -182,7 +182,7 @@ class _Kept:
     made: Catalog | None = None
 
     def catalog(self, snapshot: Snapshot) -> Catalog:
-        from controller.scheduling import daemons, encoding
+        from controller.scheduling.encoding import daemons, encoding
 
         pools = [(pool.metadata.name, pool.spec) for pool in snapshot.node_pools]
         made_of = (snapshot.instance_types, pools, daemons.daemons(snapshot))

@@ -17,7 +17,7 @@ from controller.apis.taints import Requirement
 from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, one_of
 from controller.constraints.resources import Resources
-from controller.scheduling.encoding import (
+from controller.scheduling.encoding.encoding import (
     RESERVATION_ID,
     Catalog,
     Indices,

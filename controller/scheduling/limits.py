@@ -9,8 +9,8 @@ import numpy as np
 
 from controller.apis.quantities import MILLI
 from controller.constraints import resources
-from controller.scheduling.encoding import Catalog, Matrix, Vector
-from controller.scheduling.nodes import capacity
+from controller.scheduling.encoding.encoding import Catalog, Matrix, Vector
+from controller.scheduling.encoding.nodes import capacity
 from controller.state.nodes import StateNode
 
 

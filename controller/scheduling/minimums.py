@@ -13,8 +13,15 @@ import numpy as np
 
 from controller.apis import labels
 from controller.constraints.requirements import Requirements
-from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix, PoolTemplate, Vector
-from controller.scheduling.market import Market, Ports, Question
+from controller.scheduling.encoding.encoding import (
+    Catalog,
+    Indices,
+    Mask,
+    Matrix,
+    PoolTemplate,
+    Vector,
+)
+from controller.scheduling.encoding.market import Market, Ports, Question
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
 WHERE_AND_HOW = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})

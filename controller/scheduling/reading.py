@@ -10,15 +10,15 @@ import numpy as np
 from controller.apis.taints import Toleration
 from controller.constraints.requirements import Requirements, agreement, conjunction
 from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated
-from controller.scheduling.encoding import Catalog, Mask, Vector
-from controller.scheduling.equipping import Devices
-from controller.scheduling.market import Market
-from controller.scheduling.nodes import Nodes
-from controller.scheduling.openings import Openings
-from controller.scheduling.preferences import Demand
-from controller.scheduling.shapes import Shape
-from controller.scheduling.topology import Group, Groups
-from controller.scheduling.wishes import Reading, Wish, groups_of
+from controller.scheduling.domains.openings import Openings
+from controller.scheduling.encoding.encoding import Catalog, Mask, Vector
+from controller.scheduling.encoding.market import Market
+from controller.scheduling.encoding.nodes import Nodes
+from controller.scheduling.encoding.preferences import Demand
+from controller.scheduling.encoding.shapes import Shape
+from controller.scheduling.encoding.topology import Group, Groups
+from controller.scheduling.encoding.wishes import Reading, Wish, groups_of
+from controller.scheduling.equipping.equipping import Devices
 
 
 class Reader:

@@ -11,12 +11,12 @@ from controller.apis.pods import Pod
 from controller.apis.quantities import written
 from controller.constraints.requirements import read
 from controller.scheduling.buffers import Fill
-from controller.scheduling.causes import causes, text
-from controller.scheduling.encoding import Catalog
-from controller.scheduling.preferences import first_demand
+from controller.scheduling.encoding.causes import causes, text
+from controller.scheduling.encoding.encoding import Catalog
+from controller.scheduling.encoding.preferences import first_demand
+from controller.scheduling.encoding.shapes import shapes
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.settings import IGNORE
-from controller.scheduling.shapes import shapes
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,36 +19,36 @@ from controller.apis.pods import Pod
 from controller.constraints import resources
 from controller.constraints.requirements import Requirements, conjunction, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE
-from controller.scheduling import causes as why
-from controller.scheduling.affinity import ride
 from controller.scheduling.claims import Claims
-from controller.scheduling.crowds import NodeCrowds
-from controller.scheduling.domains import Domains
-from controller.scheduling.encoding import Catalog, Indices, Mask, Matrix
-from controller.scheduling.encoding import catalog as encoded
-from controller.scheduling.equipping import Devices
-from controller.scheduling.giveaways import overstatement
+from controller.scheduling.domains.affinity import ride
+from controller.scheduling.domains.crowds import NodeCrowds
+from controller.scheduling.domains.domains import Domains
+from controller.scheduling.domains.openings import Openings
+from controller.scheduling.domains.spread import Rules, assign, is_misplaced, record
+from controller.scheduling.encoding import causes as why
+from controller.scheduling.encoding.encoding import Catalog, Indices, Mask, Matrix
+from controller.scheduling.encoding.encoding import catalog as encoded
+from controller.scheduling.encoding.market import Market, barred_rows, market, values_apart
+from controller.scheduling.encoding.nodes import Nodes
+from controller.scheduling.encoding.preferences import Demand, first_demand, relaxed, required
+from controller.scheduling.encoding.shapes import Shape, shapes
+from controller.scheduling.encoding.topology import Group, Groups, Kind, count_running, domain_of
+from controller.scheduling.encoding.volumes import Attachments, VolumeIndex, Volumes
+from controller.scheduling.encoding.wishes import Pins, Portion, Reading, Wish, groups_of
+from controller.scheduling.equipping.equipping import Devices
 from controller.scheduling.limits import stock as stock_of
-from controller.scheduling.market import Market, barred_rows, market, values_apart
 from controller.scheduling.minimums import flexible_room, spanning
-from controller.scheduling.nodes import Nodes
-from controller.scheduling.openings import Openings
-from controller.scheduling.packing import pack
-from controller.scheduling.planning import Families, Planned, unfolded
-from controller.scheduling.posing import Poser
-from controller.scheduling.preferences import Demand, first_demand, relaxed, required
-from controller.scheduling.pricing import lower_bound
-from controller.scheduling.proof import Standing, whole_bound
+from controller.scheduling.packing.giveaways import overstatement
+from controller.scheduling.packing.packing import pack
+from controller.scheduling.packing.planning import Families, Planned, unfolded
+from controller.scheduling.packing.posing import Poser
+from controller.scheduling.packing.pricing import lower_bound
+from controller.scheduling.packing.proof import Standing, whole_bound
+from controller.scheduling.packing.rearranging import Choices, Rearrangement
 from controller.scheduling.reading import Reader, sites, size_of
-from controller.scheduling.rearranging import Choices, Rearrangement
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retrying import closable, closed, level
 from controller.scheduling.settings import Settings
-from controller.scheduling.shapes import Shape, shapes
-from controller.scheduling.spread import Rules, assign, is_misplaced, record
-from controller.scheduling.topology import Group, Groups, Kind, count_running, domain_of
-from controller.scheduling.volumes import Attachments, VolumeIndex, Volumes
-from controller.scheduling.wishes import Pins, Portion, Reading, Wish, groups_of
 from controller.state.snapshot import Snapshot
 
 SHAPING = (resources.CPU, resources.MEMORY)

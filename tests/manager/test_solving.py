@@ -20,7 +20,7 @@ from controller.apis.workloads import DaemonSet, DaemonSetSpec
 from controller.cloudprovider.fake import make_instance_type
 from controller.manager import solving
 from controller.manager.solving import Solver, SolverError, TimedSolve
-from controller.scheduling import encoding
+from controller.scheduling.encoding import encoding
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings

@@ -11,9 +11,9 @@ import pytest
 
 from controller.apis import labels
 from controller.apis.pods import Pod
-from controller.scheduling.deviceclaims import DeviceClaims
-from controller.scheduling.encoding import catalog
-from controller.scheduling.shapes import shapes
+from controller.scheduling.encoding.encoding import catalog
+from controller.scheduling.encoding.shapes import shapes
+from controller.scheduling.equipping.deviceclaims import DeviceClaims
 from controller.state.nodes import StateNode
 from tests.builders import (
     make_claim,

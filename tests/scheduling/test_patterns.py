@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.scheduling.encoding import Mask
-from controller.scheduling.patterns import exchanged
-from controller.scheduling.problem import NodeRules, Problem
+from controller.scheduling.encoding.encoding import Mask
+from controller.scheduling.packing.patterns import exchanged
+from controller.scheduling.packing.problem import NodeRules, Problem
 
 
 def problem(sizes: list[list[int]], room: list[list[int]], bound: list[int]) -> Problem:

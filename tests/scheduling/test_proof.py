@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.apis import labels
-from controller.scheduling.encoding import Mask, Matrix
-from controller.scheduling.problem import NodeRules, Problem
-from controller.scheduling.proof import Standing, whole_bound
+from controller.scheduling.encoding.encoding import Mask, Matrix
+from controller.scheduling.packing.problem import NodeRules, Problem
+from controller.scheduling.packing.proof import Standing, whole_bound
 from controller.scheduling.scheduler import least_cost, never, schedule
 from controller.state.world import load
 from tests.builders import (

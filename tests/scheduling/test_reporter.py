@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.scheduling.encoding import catalog
+from controller.scheduling.encoding.encoding import catalog
 from controller.scheduling.reporter import explain, summary, tables
 from tests.builders import make_node, make_nodepool, make_pod, make_pods, make_snapshot
 from tests.expectations import schedule_on

@@ -16,7 +16,7 @@ from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.provisioning.claims import node_claim
 from controller.scheduling.claims import labels_of
-from controller.scheduling.encoding import template
+from controller.scheduling.encoding.encoding import template
 from controller.scheduling.results import NewNode
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode

@@ -1,0 +1,1 @@
+"""Devices, and how claims are met by them."""

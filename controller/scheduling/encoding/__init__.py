@@ -1,0 +1,1 @@
+"""The question as arrays: pods, nodes, types and labels, and what each pod wishes."""

@@ -1,0 +1,1 @@
+"""The cheapest nodes for what is left, and what no answer costs less than."""

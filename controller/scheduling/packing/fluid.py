@@ -1,0 +1,246 @@
+"""The fluid program: nodes bought in fractions.
+
+Buy fractions of kinds so that every class of pods fits where it may go. Its value
+is a lower bound on any set of whole nodes. Its duals price each resource on each
+kind and give each class a value, which is what guides packing.
+
+Rows: kinds × resources; classes; pools × limits; groups × kinds, where a node takes only
+so many of a group. Most pairs of class and kind never carry pods, so pairs enter only
+when the prices ask for them, and the rows of groups with the pairs that they bind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from controller.scheduling.encoding.encoding import Indices, Mask, Matrix, Vector
+
+TOLERANCE = 1e-7
+ROUNDS = 30
+
+CHOOSE = 0
+"""HiGHS's word for its choice of simplex: primal where columns came, dual where demand changed."""
+
+FEW_PAIRS, ENOUGH_PAIRS = 6, 600
+"""How many pairs enter at once: so many of each class, or more where there are few classes,
+up to so many in all. Every further round has its price, however little it brings.
+"""
+
+
+def empty_program() -> highspy.Highs:
+    """Return a program that says nothing, and answers the same whenever it is asked."""
+    program = highspy.Highs()
+    program.setOptionValue("output_flag", False)
+    program.setOptionValue("threads", 1)
+    program.setOptionValue("random_seed", 0)
+    program.setOptionValue("simplex_strategy", CHOOSE)
+    program.setOptionValue("primal_simplex_bound_perturbation_multiplier", 0.0)
+    return program
+
+
+def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
+    """Add columns that cost nothing, with `amounts` in `rows` (both columns × entries)."""
+    keep = amounts != 0
+    count = len(amounts)
+    starts = np.concatenate([[0], np.cumsum(keep.sum(axis=1))[:-1]])
+    program.addCols(
+        count,
+        np.zeros(count),
+        np.zeros(count),
+        np.full(count, highspy.kHighsInf),
+        int(keep.sum()),
+        starts.astype(np.int32),
+        rows[keep].astype(np.int32),
+        amounts[keep],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What the program answers.
+
+    `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes;
+    `slot_prices`: groups × kinds, what a group's place on a node costs; `stock_prices`:
+    limits, what scarcity adds to a node per unit drawn, and `stock_value` what the bound loses
+    by it.
+    """
+
+    bought: Vector
+    resource_prices: Matrix
+    values: Vector
+    slot_prices: Matrix
+    stock_prices: Vector
+    stock_value: float
+
+
+class FluidProgram:
+    """One program over fixed kinds and classes, solved again as demand shrinks.
+
+    `sizes`: classes × resources; `prices`: kinds; `room`: kinds × resources; `allowed`:
+    classes × kinds; `members`: groups × classes, of which a node takes at most `limits`
+    (groups); `consumption`: kinds × pool limits, at most `stock`. `penalty` is the cost
+    per pod of a class that is left out.
+    """
+
+    def __init__(
+        self,
+        *,
+        sizes: Matrix,
+        prices: Vector,
+        room: Matrix,
+        allowed: Mask,
+        members: Mask,
+        limits: Vector,
+        consumption: Matrix,
+        stock: Vector,
+        penalty: Vector,
+    ) -> None:
+        """Lay out the rows, and let in the pairs that look cheapest."""
+        self._prices, self._room, self._allowed = prices, room, allowed
+        self._members, self._limits = members, limits
+        self._consumption, self._stock, self._penalty = consumption, stock, penalty
+        self._kinds: int = room.shape[0]
+        self._resources: int = room.shape[1]
+        self._classes = len(allowed)
+        self._sizes = sizes
+        self._slot_rows = np.full((len(limits), self._kinds), -1, dtype=np.int64)
+        self._pairs_in = np.zeros_like(allowed)
+        self._model = empty_program()
+        self._pass_model()
+        self._add_pairs(self._promising())
+
+    @property
+    def _first_class_row(self) -> int:
+        return self._kinds * self._resources
+
+    @property
+    def _first_stock_row(self) -> int:
+        return self._first_class_row + self._classes
+
+    def _pass_model(self) -> None:
+        rows = self._first_stock_row + len(self._stock)
+        columns = self._kinds + self._classes
+        matrix = np.zeros((rows, columns))
+        kinds = np.arange(self._kinds)
+        for r in range(self._resources):
+            matrix[kinds * self._resources + r, kinds] = -self._room[:, r]
+        matrix[self._first_stock_row :, : self._kinds] = self._consumption.T
+        left_out = self._kinds + np.arange(self._classes)
+        matrix[self._first_class_row + np.arange(self._classes), left_out] = 1.0
+        filled = matrix.T != 0
+        program = highspy.HighsLp()
+        program.num_col_ = columns
+        program.num_row_ = rows
+        program.col_cost_ = np.concatenate([self._prices, self._penalty])
+        program.col_lower_ = np.zeros(program.num_col_)
+        program.col_upper_ = np.full(program.num_col_, highspy.kHighsInf)
+        lower = np.full(rows, -highspy.kHighsInf)
+        upper = np.zeros(rows)
+        lower[self._first_class_row : self._first_stock_row] = 0.0
+        upper[self._first_stock_row :] = self._stock
+        program.row_lower_, program.row_upper_ = lower, upper
+        program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        starts = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
+        program.a_matrix_.start_ = starts.astype(np.int32)
+        program.a_matrix_.index_ = np.nonzero(filled)[1].astype(np.int32)
+        program.a_matrix_.value_ = matrix.T[filled]
+        self._model.passModel(program)
+
+    def _promising(self) -> Mask:
+        """Mark, per class, the few kinds that look cheapest for it alone."""
+        cost = (self._sizes[:, None, :] / np.maximum(self._room[None], 1e-12)).max(axis=2)
+        cost = cost * self._prices[None]
+        cost[~self._allowed] = np.inf
+        chosen = np.zeros_like(self._allowed)
+        few = min(FEW_PAIRS, self._kinds)
+        best = np.argpartition(cost, few - 1, axis=1)[:, :few]
+        np.put_along_axis(chosen, best, True, axis=1)
+        return chosen & self._allowed
+
+    def _add_pairs(self, chosen: Mask) -> None:
+        """Let classes use kinds: one column per pair, in class order."""
+        classes, kinds = np.nonzero(chosen & ~self._pairs_in)
+        if not len(classes):
+            return
+        self._pairs_in |= chosen
+        count, width = len(classes), self._resources
+        rows = kinds[:, None] * width + np.arange(width)[None]
+        self._add_slots(classes, kinds)
+        member = self._members[:, classes].T  # pairs × groups
+        slot_rows = np.where(member, self._slot_rows[:, kinds].T, 0)
+        served = (self._first_class_row + classes)[:, None]
+        places = np.concatenate([rows, slot_rows, served], axis=1)
+        amounts = np.concatenate([self._sizes[classes], member, np.ones((count, 1))], axis=1)
+        add_columns(self._model, places, amounts)
+
+    def _add_slots(self, classes: Indices, kinds: Indices) -> None:
+        """Add the rows of groups on kinds where these pairs are the first of their members."""
+        pairs, groups = np.nonzero(self._members[:, classes].T)
+        new = np.zeros_like(self._slot_rows, dtype=np.bool_)
+        new[groups, kinds[pairs]] = True
+        groups, used = np.nonzero(new & (self._slot_rows < 0))
+        count = len(groups)
+        self._slot_rows[groups, used] = self._model.getNumRow() + np.arange(count)
+        self._model.addRows(
+            count,
+            np.full(count, -highspy.kHighsInf),
+            np.zeros(count),
+            count,
+            np.arange(count, dtype=np.int32),
+            used.astype(np.int32),
+            -self._limits[groups],
+        )
+
+    def solve(self, demand: Vector) -> Prices:
+        """Price the kinds for a demand (pods per class); starts where the last solve ended."""
+        first = self._first_class_row
+        rows = np.arange(first, first + self._classes, dtype=np.int32)
+        self._model.changeRowsBounds(len(rows), rows, demand, demand)
+        for _ in range(ROUNDS):
+            self._model.run()
+            duals = np.array(self._model.getSolution().row_dual)
+            wanted = self._wanted(duals, demand)
+            if not wanted.any():
+                break
+            self._add_pairs(wanted)
+        return self._answer(duals)
+
+    def _slot_prices(self, duals: Vector) -> Matrix:
+        found = np.maximum(-duals[np.maximum(self._slot_rows, 0)], 0)
+        return np.where(self._slot_rows >= 0, found, 0.0)
+
+    def _resource_prices(self, duals: Vector) -> Matrix:
+        flat = duals[: self._kinds * self._resources]
+        return np.maximum(-flat, 0).reshape(self._kinds, self._resources)
+
+    def _wanted(self, duals: Vector, demand: Vector) -> Mask:
+        """Mark pairs worth adding: the few that cost least below the class's value."""
+        cost = self._sizes @ self._resource_prices(duals).T
+        cost = cost + self._members.T.astype(np.float64) @ self._slot_prices(duals)
+        first = self._first_class_row
+        values = duals[first : first + self._classes]
+        gain = np.where(self._allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
+        gain[demand <= 0] = -np.inf
+        wanted = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
+        some = max(int((demand > 0).sum()), 1)
+        few = min(max(FEW_PAIRS, ENOUGH_PAIRS // some), self._kinds)
+        best = np.argpartition(-gain, few - 1, axis=1)[:, :few]
+        chosen = np.zeros_like(wanted)
+        np.put_along_axis(chosen, best, True, axis=1)
+        return wanted & chosen
+
+    def _answer(self, duals: Vector) -> Prices:
+        end = self._first_stock_row + len(self._stock)
+        stock_prices = np.maximum(-duals[self._first_stock_row : end], 0)
+        bought = np.array(self._model.getSolution().col_value)[: self._kinds]
+        return Prices(
+            bought,
+            self._resource_prices(duals),
+            duals[self._first_class_row : self._first_stock_row],
+            self._slot_prices(duals),
+            stock_prices,
+            -float(self._stock @ stock_prices),
+        )

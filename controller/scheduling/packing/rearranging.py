@@ -1,0 +1,300 @@
+"""Small answers are gone over once more.
+
+Prices guide well where many pods wait; where few do, whole nodes decide. Nodes are taken
+apart, one by one, in pairs and all at once, and every pod goes where it adds least to the
+cost: to another node, as a larger kind if need be, or to a new one; in its own domains or
+in others that its rules leave open. What makes the whole cheaper stays.
+
+Axes: as in `problem`; and nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from controller.scheduling.domains.spread import Rules, admits, record, strain
+from controller.scheduling.encoding.encoding import Indices, Mask, Matrix, Vector
+from controller.scheduling.encoding.wishes import Pins
+from controller.scheduling.packing.crowding import Crowd
+from controller.scheduling.packing.problem import SLACK, Problem
+
+PAIRED = 12
+"""Up to how many nodes any two of them are taken apart together."""
+
+ANY, NONE = -1, -2
+"""How new nodes may be made, beside the numbers of kinds."""
+
+OVERFULL = 1.25
+"""How many times its room nodes may hold that a larger one replaces; the rest goes elsewhere."""
+
+PATIENCE, GLANCE = 300, 4_000
+"""After how many looks that brought nothing the search ends; a look is at up to so many
+pairs of node and kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is open to classes beside the problem's `allowed`.
+
+    `opens` (classes × kinds) marks the kinds of which a class may have a new node made;
+    `weight` (kinds) is that of their pools, in which a node stays. `pins` and `rules` are
+    those of each class; `others` are the classes that a class may turn into: the same pods
+    in other domains, first of all itself. `all_rules` are those that must still hold.
+    """
+
+    opens: Mask
+    weight: Indices
+    pins: Sequence[Pins]
+    rules: Sequence[Rules]
+    others: Sequence[Sequence[int]]
+    all_rules: Sequence[Rules]
+
+
+@dataclass(slots=True)
+class Nodes:
+    """New nodes as they stand: who is on each (nodes × classes), what they ask for (nodes ×
+    resources), the kinds that would do (nodes × kinds), the kind taken (−1: no node) with
+    its price, what is left of the limits, and how the rules about sharing a node stand.
+    """
+
+    pods: Indices
+    used: Matrix
+    usable: Mask
+    kind: Indices
+    price: Vector
+    stock: Vector
+    crowd: Crowd
+
+    def copy(self) -> Nodes:
+        """Return nodes that can be changed without changing these."""
+        return Nodes(
+            self.pods.copy(),
+            self.used.copy(),
+            self.usable.copy(),
+            self.kind.copy(),
+            self.price.copy(),
+            self.stock.copy(),
+            replace(self.crowd, owners=self.crowd.owners.copy(), counted=self.crowd.counted.copy()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pod of a class, or of one it may turn into, could go; what that adds."""
+
+    dearer: float
+    node: int
+    kind: int
+    turned: int
+
+
+class Rearrangement:
+    """Nodes that are taken apart and put together again while that makes them cheaper."""
+
+    def __init__(
+        self, problem: Problem, choices: Choices, pods: Indices, kinds: Indices, fixed: Mask
+    ) -> None:
+        """Start with nodes of these kinds and pods (nodes × classes); `fixed` ones (nodes)
+        take pods and give none. The problem's stock is what there was without any nodes, and
+        it may have further classes that have no pods.
+        """
+        self._problem, self._choices = problem, choices
+        self._patience = PATIENCE
+        share = problem.sizes / np.maximum(problem.room.max(axis=0, initial=0), 1.0)
+        # Of equals the choosier first.
+        self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
+        self._anywhere = np.stack([problem.allowed[one].any(axis=0) for one in choices.others])
+        usable = choices.weight[None] == choices.weight[kinds][:, None]
+        for node, present in enumerate(pods > 0):
+            usable[node] &= problem.allowed[: len(present)][present].all(axis=0)
+        # One place more than there are nodes: two may be cheaper than one.
+        spare = ((0, 1), (0, 0))
+        held = np.pad(pods, ((0, 1), (0, len(problem.sizes) - pods.shape[1])))
+        self._fixed = np.append(fixed, False)
+        # A limit that so many nodes of the greediest kind leave alone need not be looked at.
+        most = problem.consumption.max(axis=0, initial=0) * len(held)
+        self._binding = np.flatnonzero(problem.stock < most).tolist()
+        self.nodes = Nodes(
+            pods=held,
+            used=held @ problem.sizes,
+            usable=np.pad(usable, spare),
+            kind=np.append(kinds, -1),
+            price=np.append(problem.prices[kinds], 0.0),
+            stock=problem.stock - problem.consumption[kinds].sum(axis=0),
+            crowd=Crowd.holding(problem.rules, np.arange(held.shape[1]), held),
+        )
+
+    def run(self, waiting: Sequence[int]) -> bool:
+        """Take in pods that found no place (their classes), and rearrange the nodes; False when
+        that brought nothing.
+        """
+        better, improving = False, True
+        for one in waiting:
+            place = self._cheapest(one, opening=True)
+            if place is not None:
+                self._put(place)
+                better = True
+        while improving and self._patience > 0:
+            improving = False
+            for chosen, kind in self._selections():
+                if self._patience <= 0:
+                    break
+                improving |= self._taken_apart(chosen, kind)
+            better |= improving
+        return better
+
+    def _selections(self) -> Iterator[tuple[list[int], int]]:
+        """Yield nodes to take apart together: each, each two, and all; those that one of a
+        larger kind could replace, with the kind; and how else they may be put together.
+        """
+        free = np.flatnonzero((self.nodes.kind >= 0) & ~self._fixed).tolist()
+        groups = [[one] for one in free]
+        if len(free) <= PAIRED:
+            groups += [list(two) for two in combinations(free, 2)]
+        for group in groups:
+            yield group, NONE
+            yield group, ANY
+        for kind in np.argsort(-self._problem.prices, kind="stable").tolist():
+            group = self._replaceable(kind)
+            if len(group) > 1:
+                yield group, kind
+        if len(free) > 2:
+            yield free, ANY
+
+    def _replaceable(self, kind: int) -> list[int]:
+        """Return nodes, dearest first, that one node of a kind could about replace by its size, if
+        it is cheaper than they are. Who does not fit or may not go there goes elsewhere.
+        """
+        nodes, choices = self.nodes, self._choices
+        room = self._problem.room[kind] * OVERFULL
+        alike = (nodes.kind >= 0) & (choices.weight[nodes.kind] == choices.weight[kind])
+        barred = nodes.pods[:, : len(self._anywhere)] @ ~self._anywhere[:, kind]
+        free = np.flatnonzero(alike & ~self._fixed & (barred < nodes.pods.sum(axis=1)))
+        used, found = np.zeros_like(room), []
+        for node in free[np.argsort(-nodes.price[free], kind="stable")].tolist():
+            if (used + nodes.used[node] <= room).all():
+                used += nodes.used[node]
+                found.append(node)
+        return found if nodes.price[found].sum() > self._problem.prices[kind] + SLACK else []
+
+    def _taken_apart(self, chosen: list[int], kind: int) -> bool:
+        """Take nodes apart and place their pods anew; False, and all as before, if that is
+        not cheaper. One new node is of this kind and others are as they may, or all are of
+        `ANY` kind, or there is `NONE`.
+        """
+        nodes, choices = self.nodes, self._choices
+        if (nodes.kind[chosen] < 0).any():
+            return False
+        before, strained = nodes.copy(), strain(choices.all_rules)
+        to_spend = float(nodes.price[chosen].sum()) - SLACK
+        waiting = np.repeat(
+            self._largest_first, nodes.pods[chosen].sum(axis=0)[self._largest_first]
+        ).tolist()
+        for one in waiting:
+            record(choices.rules[one], choices.pins[one], -1)
+        self._close(chosen)
+        if kind >= 0:
+            self._open(chosen[0], kind)
+            # It stays so while it is filled: a smaller one would grow only as far as each pod
+            # finds it worth the price.
+            nodes.usable[chosen[0]] = np.arange(len(nodes.usable[0])) == kind
+            to_spend -= float(self._problem.prices[kind])
+        placed: list[int] = []
+        for one in waiting:
+            place = self._cheapest(one, opening=kind != NONE)
+            if place is None or place.dearer >= to_spend:
+                break
+            to_spend -= place.dearer
+            self._put(place)
+            placed.append(place.turned)
+        if len(placed) == len(waiting) and strain(choices.all_rules) <= strained:
+            self._patience = PATIENCE
+            if kind >= 0:
+                self._settle(chosen[0])
+            return True
+        for turned in placed:
+            record(choices.rules[turned], choices.pins[turned], -1)
+        for one in waiting:
+            record(choices.rules[one], choices.pins[one], 1)
+        self.nodes = before
+        return False
+
+    def _settle(self, node: int) -> None:
+        """Turn a node into the cheapest kind that holds its pods; without any there is none."""
+        nodes, problem, weight = self.nodes, self._problem, self._choices.weight
+        if not nodes.pods[node].any():
+            self._close([node])
+            return
+        kind = int(nodes.kind[node])
+        usable = (weight == weight[kind]) & problem.allowed[nodes.pods[node] > 0].all(axis=0)
+        fits = usable & (problem.room >= nodes.used[node] - SLACK).all(axis=1)
+        fits &= (problem.consumption - problem.consumption[kind] <= nodes.stock + SLACK).all(axis=1)
+        best = int(np.where(fits, problem.prices, np.inf).argmin())
+        nodes.usable[node], nodes.kind[node] = usable, best
+        nodes.price[node] = problem.prices[best]
+        nodes.stock += problem.consumption[kind] - problem.consumption[best]
+
+    def _close(self, chosen: list[int]) -> None:
+        nodes = self.nodes
+        nodes.stock += self._problem.consumption[nodes.kind[chosen]].sum(axis=0)
+        nodes.pods[chosen], nodes.used[chosen], nodes.usable[chosen] = 0, 0.0, False
+        nodes.kind[chosen], nodes.price[chosen] = -1, 0.0
+        nodes.crowd.owners[chosen], nodes.crowd.counted[chosen] = 0.0, 0.0
+
+    def _open(self, node: int, kind: int) -> None:
+        nodes, weight = self.nodes, self._choices.weight
+        nodes.usable[node] = weight == weight[kind]
+        nodes.kind[node], nodes.price[node] = kind, self._problem.prices[kind]
+        nodes.stock -= self._problem.consumption[kind]
+
+    def _put(self, place: Place) -> None:
+        nodes, problem, choices = self.nodes, self._problem, self._choices
+        node, kind, turned = place.node, place.kind, place.turned
+        if nodes.kind[node] < 0:
+            self._open(node, kind)
+        nodes.stock += problem.consumption[nodes.kind[node]] - problem.consumption[kind]
+        nodes.usable[node] &= problem.allowed[turned]
+        nodes.pods[node, turned] += 1
+        nodes.used[node] += problem.sizes[turned]
+        nodes.crowd.owners[node] += nodes.crowd.owned[:, turned]
+        nodes.crowd.counted[node] += nodes.crowd.matched[:, turned]
+        nodes.kind[node], nodes.price[node] = kind, problem.prices[kind]
+        record(choices.rules[turned], choices.pins[turned], 1)
+
+    def _cheapest(self, one: int, *, opening: bool) -> Place | None:
+        """Return where a pod of a class adds least, in any domains open to it."""
+        best: Place | None = None
+        for turned in self._choices.others[one]:
+            if not admits(self._choices.pins[turned], self._choices.rules[turned]):
+                continue
+            place = self._cheapest_as(turned, opening=opening)
+            if place is not None and (best is None or place.dearer < best.dearer - SLACK):
+                best = place
+        return best
+
+    def _cheapest_as(self, turned: int, *, opening: bool) -> Place | None:
+        nodes, problem = self.nodes, self._problem
+        fits = nodes.usable & problem.allowed[turned]
+        if opening:
+            fits[np.flatnonzero(nodes.kind < 0)[:1]] = self._choices.opens[turned]
+        self._patience -= 1 + fits.size // GLANCE
+        asked = nodes.used + problem.sizes[turned]
+        for r in range(asked.shape[1]):
+            fits &= problem.room[None, :, r] >= asked[:, r, None] - SLACK
+        for limit in self._binding:
+            drawn = problem.consumption[:, limit]
+            freed = np.where(nodes.kind < 0, 0, drawn[nodes.kind])
+            fits &= drawn - freed[:, None] <= nodes.stock[limit] + SLACK
+        if problem.rules.count:
+            fits &= nodes.crowd.lets_in(turned)[:, None]
+        prices = np.where(fits, problem.prices, np.inf)
+        kinds = prices.argmin(axis=1)
+        dearer = prices[np.arange(len(kinds)), kinds] - nodes.price
+        node = int(dearer.argmin())
+        if not np.isfinite(dearer[node]):
+            return None
+        return Place(float(dearer[node]), node, int(kinds[node]), turned)
