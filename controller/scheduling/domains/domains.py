@@ -18,14 +18,23 @@ class Domains:
     def __init__(self, nodes: Nodes, openings: Openings) -> None:
         """Any domain may be opened that anybody could open."""
         self._nodes, self._openings = nodes, openings
-        self.opening: Mask | None = None
+        self._opening: Mask | None = None
         self._rules: dict[Reading, Rules] = {}
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
 
     def settle(self, opening: Mask) -> None:
         """Count from now on only the domains that these variants open."""
-        self.opening = opening
+        self._opening = opening
         self._rules.clear()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known which variants open domains."""
+        return self._opening is not None
+
+    def left_open(self, variants: Mask) -> Mask:
+        """Return those of these variants that open domains."""
+        return variants if self._opening is None else variants & self._opening
 
     def rules(self, wish: Wish) -> Rules:
         """Return what domains must heed for a wish."""
@@ -54,8 +63,7 @@ class Domains:
             mask &= wish.own
         if group.node_filter.tolerations is not None:
             mask &= wish.tolerated
-        if self.opening is not None:
-            mask &= self.opening
+        mask &= self.left_open(mask)
         return tuple(sorted(group.universe | set(self._openings.values(group.key, mask))))
 
     def options(

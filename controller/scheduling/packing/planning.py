@@ -26,6 +26,11 @@ class Planned:
         return sum(len(keys) for _, keys in self.members)
 
     @property
+    def keys(self) -> list[str]:
+        """Its pods."""
+        return [key for _, keys in self.members for key in keys]
+
+    @property
     def is_bound(self) -> bool:
         """Whether any of its pods cannot leave alone."""
         return any(portion.is_bound for portion, _ in self.members)
