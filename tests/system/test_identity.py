@@ -41,7 +41,7 @@ NEEDED = {
 """Some of what a scale-up and a scale-down cannot do without."""
 
 REFUSAL = re.compile(
-    r"forbidden|unauthorized|AccessDenied|(?<![\d.])40[13](?![\d.])",  # but not 0.403 $/h
+    r"forbidden|unauthorized|AccessDenied|(?<![\w.])40[13](?![\w.])",  # not 0.403 $/h, nor a part of an id
     re.IGNORECASE,
 )
 
