@@ -41,7 +41,8 @@ NEEDED = {
 """Some of what a scale-up and a scale-down cannot do without."""
 
 REFUSAL = re.compile(
-    r"forbidden|unauthorized|AccessDenied|(?<![\w.])40[13](?![\w.])",  # not 0.403 $/h, nor a part of an id
+    # Not 0.403 $/h, nor a part of an id.
+    r"forbidden|unauthorized|AccessDenied|(?<![\w.])40[13](?![\w.])",
     re.IGNORECASE,
 )
 
