@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
-import threading
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -114,28 +115,24 @@ def proven(world: Path) -> float:
 
 
 def _asked(command: list[str], *, limit: float | None = None) -> Answered:
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    clock = threading.Timer(limit or threading.TIMEOUT_MAX, process.kill)
-    clock.daemon = True
-    clock.start()
-    printed = process.stdout.read()
-    too_slow = not clock.is_alive()
-    clock.cancel()
-    complaint = process.stderr.read().decode(errors="replace")
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if too_slow:
-        raise TooSlowError(f"{command[0]} had no answer after {limit:.0f} s")
-    if process.returncode != 0:
-        raise EngineFailedError(
-            f"{command[0]} ended with {process.returncode}: {complaint[-2000:]}"
+    with tempfile.NamedTemporaryFile(prefix="joiner-peak-") as peak:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(MODULE / "peak.py"), peak.name, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            start_new_session=True,
         )
-    return Answered(json.loads(printed), usage.ru_maxrss / 1024)
+        try:
+            printed, complaint = process.communicate(timeout=limit)
+        except BaseException as broken:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if isinstance(broken, subprocess.TimeoutExpired):
+                raise TooSlowError(f"{command[0]} had no answer after {limit:.0f} s") from None
+            raise
+        if process.returncode != 0:
+            words = complaint.decode(errors="replace")[-2000:]
+            raise EngineFailedError(f"{command[0]} ended with {process.returncode}: {words}")
+        return Answered(json.loads(printed), int(peak.read()) / 1024)
