@@ -27,7 +27,7 @@ FEW = 100
 
 
 class Solve:
-    """One question being answered; see the module for the order of things."""
+    """The state of an answer in the making, and its rounds."""
 
     def __init__(self, question: Question, expired: Callable[[], bool]) -> None:
         """Nothing is decided yet."""
@@ -93,10 +93,6 @@ class Solve:
                 failed.extend(self._taken_back(planned))
             waiting = [again for wish in failed for again in self._second_thoughts(wish)]
             waiting.extend(held)
-
-    # Reading the question.
-
-    # Choosing domains, and filling the nodes that exist.
 
     # Packing what is left onto new nodes.
 

@@ -12,8 +12,7 @@ MOST_KINDS = 40
 prices is enough. A packed node is bought as the cheapest type that holds its pods,
 whatever kind it was packed as, so that little is lost."""
 
-
-NONE: Indices = np.zeros(0, dtype=np.int64)
+NO_KINDS: Indices = np.zeros(0, dtype=np.int64)
 
 
 def undominated(
@@ -29,7 +28,7 @@ def undominated(
     useful = np.flatnonzero(allowed.any(axis=0))
     _, sign = np.unique(np.packbits(labelled[:, useful], axis=0), axis=1, return_inverse=True)
     merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
-    every, kept = [NONE], [NONE]
+    every, kept = [NO_KINDS], [NO_KINDS]
     for number in range(int(sign.max(initial=-1)) + 1):
         inside = useful[sign.reshape(-1) == number]
         best = frontier(inside[np.argsort(prices[inside], kind="stable")], merit)

@@ -12,10 +12,8 @@ from controller.scheduling.encoding.market import Market
 from controller.scheduling.encoding.topology import Group, Groups, Kind
 from controller.scheduling.encoding.wishes import Portion, Wish
 from controller.scheduling.packing.giveaways import visible
-from controller.scheduling.packing.kinds import undominated
+from controller.scheduling.packing.kinds import NO_KINDS, undominated
 from controller.scheduling.packing.problem import NodeRules, Problem
-
-NO_KINDS = np.zeros(0, dtype=np.int64)
 
 
 class Poser:
