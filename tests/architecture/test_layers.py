@@ -10,6 +10,25 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 FORBIDDEN = {"utils", "helpers", "common", "core", "base", "misc", "models"}
 PACKAGES = ("controller", "infra", "testbed")
+ROOT = {
+    ".ci",
+    ".dockerignore",
+    ".gitignore",
+    "CHANGELOG.md",
+    "Dockerfile",
+    "LICENSE",
+    "Makefile",
+    "Pulumi.yaml",
+    "README.md",
+    "controller",
+    "crds",
+    "docs",
+    "infra",
+    "pyproject.toml",
+    "testbed",
+    "tests",
+}
+"""All that the root may hold, beside what .gitignore names."""
 
 
 def modules() -> list[Path]:
@@ -22,6 +41,18 @@ def test_every_import_contract_holds() -> None:
     outcome = subprocess.run([linter], cwd=CHECKOUT, capture_output=True, text=True, check=False)
 
     assert outcome.returncode == 0, outcome.stdout
+
+
+def test_the_root_holds_what_the_design_names_and_nothing_else() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+
+    assert {name.partition("/")[0] for name in listed if (CHECKOUT / name).is_file()} == ROOT
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
