@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -102,15 +104,23 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-def connection(access: Access) -> kopf.ConnectionInfo:
-    """Return our access in Kopf's words."""
+@dataclass(frozen=True, kw_only=True)
+class Connection(kopf.ConnectionInfo):
+    """Our access in Kopf's words; TLS is ours, so that both trust the same servers."""
+
+    access: Access
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        """Return the context that all our connections have."""
+        return self.access.ssl_context()
+
+
+def connection(access: Access) -> Connection:
+    """Return our access, with the token as it is now."""
     expires = datetime.now(UTC) + CREDENTIALS_LAST if access.token_file is not None else None
-    return kopf.ConnectionInfo(
+    return Connection(
+        access=access,
         server=access.server,
-        ca_data=access.ca.encode() or None,
-        insecure=access.insecure,
-        certificate_data=access.certificate.encode() or None,
-        private_key_data=access.key.encode() or None,
         token=access.token or None,
         default_namespace=access.namespace or None,
         expiration=expires,

@@ -1,0 +1,295 @@
+"""Whoever speaks TLS to a cluster trusts what kubectl trusts, and nothing more.
+
+From Python 3.13 on, certificates must carry key identifiers unless one says otherwise.
+Those of older clusters do not; Kubernetes has never asked for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from controller.kube import access
+from controller.manager import handlers
+from infra.clusterapi import ClusterApi, ClusterUnreachableError, Way
+from testbed.cloud.tokens import ClusterReviewer, TokenRefusedError
+from testbed.kubeclient import Kubeconfig
+
+LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+ELSEWHERE = x509.DNSName("elsewhere.example.com")
+REFUSALS = (ssl.SSLCertVerificationError, ClusterUnreachableError, TokenRefusedError)
+
+
+class Authority:
+    """A certificate authority whose certificates carry no key identifiers."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        self._certificate = (
+            self._begun("authority", self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def pem(self) -> str:
+        """Its certificate."""
+        return _pem(self._certificate).decode()
+
+    def server(self, name: x509.GeneralName) -> bytes:
+        """Return the key and the certificate of a server of that name, as PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            self._begun("server", key)
+            .add_extension(x509.SubjectAlternativeName([name]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        written = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        return written + _pem(certificate)
+
+    def _begun(self, subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .issuer_name(_named("authority"))
+            .subject_name(_named(subject))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+        )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+@dataclass(frozen=True)
+class Site:
+    """An API server behind TLS, which answers everything with nothing."""
+
+    url: str
+
+    def kubeconfig(self, folder: Path, trusted: Authority) -> Path:
+        """Write a kubeconfig that trusts an authority."""
+        cluster = {"server": self.url, "certificate-authority-data": _encoded(trusted.pem)}
+        path = folder / "kubeconfig"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": cluster}],
+                    "users": [{"name": "u", "user": {"token": "t"}}],
+                }
+            )
+        )
+        return path
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+class Silent(BaseHTTPRequestHandler):
+    def respond(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({}).encode())
+
+    do_GET = do_POST = respond  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Keep quiet."""
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep quiet about clients that do not trust it."""
+
+
+Serve = Callable[[bytes], Site]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Serve TLS on loopback with a key and a certificate."""
+    running: list[tuple[Server, threading.Thread]] = []
+
+    def start(key_and_certificate: bytes) -> Site:
+        pem = tmp_path / "server.pem"
+        pem.write_bytes(key_and_certificate)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        server = Server(("127.0.0.1", 0), Silent)
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        running.append((server, thread))
+        return Site(f"https://127.0.0.1:{server.server_port}")
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def newer_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make TLS contexts as Python 3.13 makes them."""
+    make = ssl.create_default_context
+
+    def strict(*arguments: Any, **more: Any) -> ssl.SSLContext:
+        context = make(*arguments, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+
+@pytest.fixture(autouse=True)
+def eks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have EKS describe the cluster as the kubeconfig does."""
+
+    class Eks:
+        def describe_cluster(self, *, name: str) -> dict[str, Any]:
+            config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+            cluster = config["clusters"][0]["cluster"]
+            authority = {"data": cluster["certificate-authority-data"]}
+            described = {"name": name, "status": "ACTIVE", "endpoint": cluster["server"]}
+            return {"cluster": {**described, "certificateAuthority": authority}}
+
+    monkeypatch.setattr(Way, "client", lambda _way, _service: Eks())
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+
+
+# Each speaks to the server that a kubeconfig names; raises when it does not trust it.
+
+
+def _controller(kubeconfig: Path) -> None:
+    _shake_hands(kubeconfig, access.from_kubeconfig(kubeconfig).ssl_context())
+
+
+def _kopf(kubeconfig: Path) -> None:
+    info = handlers.connection(access.from_kubeconfig(kubeconfig))
+    _shake_hands(kubeconfig, info.as_ssl_context())
+
+
+def _bundle_by_kubeconfig(kubeconfig: Path) -> None:
+    ClusterApi.find(Way("joiner", "us-west-2", kubeconfig=str(kubeconfig))).get("/version")
+
+
+def _bundle_by_eks(_kubeconfig: Path) -> None:
+    ClusterApi.find(Way("joiner", "us-west-2")).get("/version")
+
+
+def _testbed(kubeconfig: Path) -> None:
+    context = Kubeconfig.read(kubeconfig).tls()
+    assert isinstance(context, ssl.SSLContext)
+    _shake_hands(kubeconfig, context)
+
+
+def _test_cloud(kubeconfig: Path) -> None:
+    try:
+        ClusterReviewer(kubeconfig).review("e30.e30.", audience="sts")
+    except TokenRefusedError as refused:
+        # The server's answer, which is nothing, refuses the token too.
+        if "does not know the token" not in str(refused):
+            raise
+
+
+def _shake_hands(kubeconfig: Path, context: ssl.SSLContext) -> None:
+    server = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    host, port = urlparse(server).hostname, urlparse(server).port
+    assert host
+    assert port
+    with (
+        socket.create_connection((host, port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=host),
+    ):
+        pass
+
+
+SPEAKERS: list[Callable[[Path], None]] = [
+    _controller,
+    _kopf,
+    _bundle_by_kubeconfig,
+    _bundle_by_eks,
+    _testbed,
+    _test_cloud,
+]
+every_speaker = pytest.mark.parametrize("speak", SPEAKERS, ids=lambda one: one.__name__[1:])
+
+
+@every_speaker
+def test_a_cluster_whose_authority_has_no_key_identifiers_is_spoken_to(
+    serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
+) -> None:
+    authority = Authority()
+
+    speak(serve(authority.server(LOOPBACK)).kubeconfig(tmp_path, authority))
+
+
+@every_speaker
+def test_a_server_of_another_authority_is_refused(
+    serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
+) -> None:
+    # Both bear the same name, so that the signature alone tells them apart.
+    kubeconfig = serve(Authority().server(LOOPBACK)).kubeconfig(tmp_path, Authority())
+
+    with pytest.raises(REFUSALS, match="certificate verify failed"):
+        speak(kubeconfig)
+
+
+@every_speaker
+def test_a_server_of_another_name_is_refused(
+    serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
+) -> None:
+    authority = Authority()
+    kubeconfig = serve(authority.server(ELSEWHERE)).kubeconfig(tmp_path, authority)
+
+    with pytest.raises(REFUSALS, match=r"not valid for '127\.0\.0\.1'"):
+        speak(kubeconfig)
