@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulumi
 
 from controller.apis import labels
-from infra import customresources, image, nodepools, providers
+from infra import customresources, image, names, nodepools, providers
 from infra.access import NodeAccess, NodeAccessArgs
 from infra.clusterapi import Way
 from infra.config import StackConfig, read
@@ -56,7 +56,9 @@ def platform(config: StackConfig) -> None:
         aws_options,
     )
     queue = InterruptionQueue(
-        "interruption", InterruptionQueueArgs(queue_name=config.queue), aws_options
+        "interruption",
+        InterruptionQueueArgs(place=cluster.place, queue_name=config.queue),
+        aws_options,
     )
     controller_role = ControllerRole(
         "controller",
@@ -173,7 +175,7 @@ def _discovery(config: StackConfig, cluster: providers.Cluster) -> DiscoveryTags
 
 def _built(config: StackConfig, way: Way, options: pulumi.ResourceOptions) -> pulumi.Output[str]:
     args = image.ControllerImageArgs(
-        way=way, repository=f"joiner/{config.cluster_name}", sources=image.sources_digest()
+        way=way, repository=names.repository(config.cluster_name), sources=image.sources_digest()
     )
     return image.ControllerImage("image", args, options).reference
 

@@ -21,6 +21,7 @@ import pulumi
 import yaml
 
 from controller.options import SETTINGS, Options, OptionsError, Range, value_of
+from infra import names
 
 PROJECT = "joiner"
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -125,10 +126,10 @@ class StackConfig:
     of older clusters, or some other way of yours."""
 
     node_role_name: RoleName | None = None
-    """`KarpenterNodeRole-<cluster>` when left out."""
+    """`KarpenterNodeRole-<cluster>` when left out. IAM has one role of a name in all regions."""
 
     controller_role_name: RoleName | None = None
-    """`KarpenterControllerRole-<cluster>` when left out."""
+    """`KarpenterControllerRole-<cluster>` when left out; as unique."""
 
     permissions_boundary: Arn | None = None
     """A permissions boundary for both roles."""
@@ -171,17 +172,17 @@ class StackConfig:
     @property
     def queue(self) -> str:
         """Name of the interruption queue."""
-        return self.queue_name or self.cluster_name
+        return self.queue_name or names.queue(self.cluster_name)
 
     @property
     def node_role(self) -> str:
         """Name of the nodes' role."""
-        return self.node_role_name or f"KarpenterNodeRole-{self.cluster_name}"
+        return self.node_role_name or names.node_role(self.cluster_name)
 
     @property
     def controller_role(self) -> str:
         """Name of the controller's role."""
-        return self.controller_role_name or f"KarpenterControllerRole-{self.cluster_name}"
+        return self.controller_role_name or names.controller_role(self.cluster_name)
 
     @property
     def kubeconfig_path(self) -> Path | None:

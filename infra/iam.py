@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from infra import policies
+from infra import names, policies
 from infra.clusterapi import Way
 from infra.config import Identity, Presence
 from infra.identity import NoAssociation, NoAssociationArgs, provider_arn
@@ -137,7 +137,7 @@ class ControllerRole(pulumi.ComponentResource):
     ) -> None:
         policy = aws.iam.Policy(
             f"{name}-{title}",
-            name=f"KarpenterController{title}Policy-{args.place.cluster_name}",
+            name=names.controller_policy(title, args.place.cluster_name, args.place.region),
             policy=document,
             opts=self._mine,
         )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from infra import policies
+from infra import names, policies
+from infra.policies import Place
 
 EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
     "health": ("aws.health", ["AWS Health Event"]),
@@ -26,8 +27,9 @@ EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class InterruptionQueueArgs:
-    """The queue's name; rules are named after it."""
+    """Where the queue is, and its name; rules are named after it."""
 
+    place: Place
     queue_name: str
     retention_seconds: int = 300  # a spot notice is two minutes; older ones mislead
 
@@ -47,22 +49,26 @@ class InterruptionQueue(pulumi.ComponentResource):
             sqs_managed_sse_enabled=True,
             opts=self._mine,
         )
+        rules = {event: names.rule(args.queue_name, event) for event in EVENTS}
         self.policy = aws.sqs.QueuePolicy(
             name,
             queue_url=self.queue.url,
             policy=self.queue.arn.apply(
-                lambda arn: json.dumps(policies.queue_policy(arn), sort_keys=True)
+                lambda arn: json.dumps(
+                    policies.queue_policy(args.place, arn, rules=list(rules.values())),
+                    sort_keys=True,
+                )
             ),
             opts=self._mine,
         )
         for event, (source, kinds) in EVENTS.items():
-            self._rule(f"{name}-{event}", f"{args.queue_name}-{event}", source, kinds)
+            self._rule(f"{name}-{event}", rules[event], source, kinds)
         self.register_outputs({"url": self.queue.url, "arn": self.queue.arn})
 
     def _rule(self, name: str, rule_name: str, source: str, kinds: Sequence[str]) -> None:
         rule = aws.cloudwatch.EventRule(
             name,
-            name=rule_name[:64],
+            name=rule_name,
             event_pattern=json.dumps({"source": [source], "detail-type": list(kinds)}),
             opts=self._mine,
         )

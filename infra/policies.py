@@ -271,15 +271,21 @@ def resource_discovery(place: Place) -> Document:
     )
 
 
-def queue_policy(queue_arn: str) -> Document:
-    """AWS's event services may send to the queue; nobody may use it without TLS."""
+def queue_policy(place: Place, queue_arn: str, *, rules: Sequence[str]) -> Document:
+    """EventBridge may send to the queue, for these rules; nobody may use it without TLS."""
+    # Both conditions: EventBridge speaks for everybody's rules, in every account.
+    prefix = f"arn:{place.partition}:events:{place.region}:{place.account}:rule"
     return document(
         {
             "Sid": "EventsMaySend",
             "Effect": "Allow",
-            "Principal": {"Service": ["events.amazonaws.com", "sqs.amazonaws.com"]},
+            "Principal": {"Service": "events.amazonaws.com"},
             "Action": "sqs:SendMessage",
             "Resource": queue_arn,
+            "Condition": {
+                "StringEquals": {"aws:SourceAccount": place.account},
+                "ArnEquals": {"aws:SourceArn": [f"{prefix}/{rule}" for rule in rules]},
+            },
         },
         {
             "Sid": "OnlyOverTLS",

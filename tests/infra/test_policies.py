@@ -162,23 +162,45 @@ def test_looking_around_ends_at_the_region() -> None:
     assert not may("ec2:DescribeInstances", "*", {"aws:RequestedRegion": ["eu-west-1"]})
 
 
-def test_the_queue_takes_events_of_aws_and_only_over_tls() -> None:
-    policy = policies.queue_policy(QUEUE)
-    secure, plain = ({"aws:SecureTransport": [text]} for text in ("true", "false"))
+@pytest.mark.parametrize(
+    ("changed", "is_let_in"),
+    [
+        pytest.param({}, True, id="a rule of ours"),
+        pytest.param({"rule": "joiner-spot"}, False, id="another rule"),
+        pytest.param({"account": "210987654321"}, False, id="a rule of another account"),
+        pytest.param({"said": "210987654321"}, False, id="another account"),
+        pytest.param({"region": "eu-west-1"}, False, id="another region"),
+        pytest.param({"service": "sqs"}, False, id="another service"),
+        pytest.param({"secure": "false"}, False, id="without TLS"),
+    ],
+)
+def test_the_queue_takes_events_of_its_own_rules_and_only_over_tls(
+    changed: dict[str, str], is_let_in: bool
+) -> None:
+    asked = {
+        "rule": "joiner-health",
+        "account": HERE.account,
+        "said": HERE.account,
+        "region": HERE.region,
+        "service": "events",
+        "secure": "true",
+    } | changed
 
-    def asked(principal: dict[str, str], context: dict[str, list[str]]) -> bool:
-        return evaluate(
-            [policy],
-            action="sqs:SendMessage",
-            resource=QUEUE,
-            context=context,
-            principal=principal,
-        ).allowed
+    answer = evaluate(
+        [policies.queue_policy(HERE, QUEUE, rules=["joiner-health", "joiner-rebalance"])],
+        action="sqs:SendMessage",
+        resource=QUEUE,
+        context={
+            "aws:SecureTransport": [asked["secure"]],
+            "aws:SourceAccount": [asked["said"]],
+            "aws:SourceArn": [
+                f"arn:aws:events:{asked['region']}:{asked['account']}:rule/{asked['rule']}"
+            ],
+        },
+        principal={"Service": f"{asked['service']}.amazonaws.com"},
+    )
 
-    assert asked({"Service": "events.amazonaws.com"}, secure)
-    assert asked({"Service": "sqs.amazonaws.com"}, secure)
-    assert not asked({"Service": "lambda.amazonaws.com"}, secure)
-    assert not asked({"Service": "events.amazonaws.com"}, plain)
+    assert answer.allowed is is_let_in
 
 
 def test_a_token_of_one_service_account_of_one_cluster_becomes_the_role() -> None:

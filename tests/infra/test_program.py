@@ -120,7 +120,7 @@ def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_t
         "KarpenterControllerRole-joiner",
     }
     assert {p["name"] for p in made.of("aws:iam/policy:Policy").values()} == {
-        f"KarpenterController{title}Policy-joiner"
+        f"KarpenterController{title}Policy-joiner-us-west-2"
         for title in (
             "NodeLifecycle",
             "IAMIntegration",
