@@ -11,6 +11,7 @@ a file, a socket or the process's environment.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -424,6 +425,9 @@ def _truth(text: str) -> bool:
         raise ValueError(text) from None
 
 
+LARGEST = 2**63 - 1
+"""Of whole numbers, in Go as in the APIs that settings end in."""
+
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _UNITS = {
@@ -438,7 +442,24 @@ def _duration(text: str) -> timedelta:
     if not _DURATION.fullmatch(text):
         raise ValueError(text)
     parts = _DURATION_PART.findall(text)
-    return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
+    try:
+        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
+    except OverflowError:
+        raise ValueError(text) from None
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if abs(value) > LARGEST:
+        raise ValueError(text)
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -448,8 +469,8 @@ def _paths(text: str) -> tuple[str, ...]:
 _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
     str: (str, "text"),
     bool: (_truth, "true or false"),
-    int: (int, "a whole number"),
-    float: (float, "a number"),
+    int: (_whole, "a whole number"),
+    float: (_finite, "a number"),
     timedelta: (_duration, "a duration such as 500ms, 10s or 1m30s"),
     tuple[str, ...]: (_paths, "a list separated by commas"),
 }

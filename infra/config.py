@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -48,8 +49,8 @@ class Form:
     words: str
 
     def admits(self, value: Any) -> bool:
-        """Whether the whole text has the form."""
-        return re.fullmatch(self.pattern, value) is not None
+        """Whether the whole text has the form; letters and digits are those of ASCII."""
+        return re.fullmatch(self.pattern, value, re.ASCII) is not None
 
     def __str__(self) -> str:
         return self.words
@@ -65,10 +66,25 @@ QueueName = Annotated[str, Form(r"[\w-]{1,80}", "1 to 80 letters, digits, '-' an
 Label = Annotated[
     str, Form(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label such as kube-system")
 ]
+ServiceName = Annotated[
+    str, Form(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label such as karpenter")
+]
 Arn = Annotated[str, Form(r"arn:[\w-]+:iam::\d{12}:policy/.+", "the ARN of an IAM policy")]
-Cpu = Annotated[str, Form(r"\d+(\.\d+)?|\d+m", "an amount of CPU such as 500m or 2")]
-Memory = Annotated[str, Form(r"\d+(\.\d+)?[MGT]i?", "an amount of memory such as 512Mi or 1Gi")]
+Cpu = Annotated[str, Form(r"\d{1,4}(\.\d{1,3})?|\d{1,7}m", "an amount of CPU such as 500m or 2")]
+Memory = Annotated[
+    str, Form(r"\d{1,7}(\.\d{1,3})?[MGT]i?", "an amount of memory such as 512Mi or 1Gi")
+]
+Image = Annotated[
+    str, Form(r"[A-Za-z0-9][\w.:/@+-]{0,511}", "an image such as registry.example.com/joiner:1")
+]
+Subnet = Annotated[str, Form(r"subnet-[0-9a-z]+", "subnets such as subnet-0123456789abcdef0")]
+SecurityGroup = Annotated[
+    str, Form(r"sg-[0-9a-z]+", "security groups such as sg-0123456789abcdef0")
+]
 StackName = Annotated[str, Form(r"[^/\s]+/[^/\s]+/[^/\s]+", "organization/project/stack")]
+
+
+NO_REGIONS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,13 +106,13 @@ class StackConfig:
     kubeconfig: str | None = None
     """Path of a kubeconfig; the cluster is reached by its EKS endpoint when left out."""
 
-    image: str | None = None
+    image: Image | None = None
     """The controller's image; built from the Dockerfile and pushed to ECR when left out."""
 
     namespace: Label = "kube-system"
     """Namespace of the controller."""
 
-    name: Label = "karpenter"
+    name: ServiceName = "karpenter"
     """Name of the Deployment, service account and Service; tools look for Karpenter's."""
 
     replicas: Annotated[int, Range(1, 10)] = 2
@@ -147,10 +163,10 @@ class StackConfig:
     cluster_tags: bool = False
     """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared` too."""
 
-    subnet_ids: tuple[str, ...] = ()
+    subnet_ids: tuple[Subnet, ...] = ()
     """The subnets that nodes start in; the cluster's when left out."""
 
-    security_group_ids: tuple[str, ...] = ()
+    security_group_ids: tuple[SecurityGroup, ...] = ()
     """The security groups of nodes; the cluster's own when left out."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +181,9 @@ class StackConfig:
     delete_foreign_node_pools: bool = False
     """Whether `pulumi destroy` also deletes NodePools that no stack owns; it refuses otherwise."""
 
-    drain_timeout: Annotated[timedelta, Range(timedelta(seconds=1))] = timedelta(minutes=20)
+    drain_timeout: Annotated[timedelta, Range(timedelta(seconds=1), timedelta(days=7))] = timedelta(
+        minutes=20
+    )
     """How long `pulumi destroy` lets the controller drain nodes before it terminates instances
     by their tags."""
 
@@ -218,22 +236,31 @@ def read() -> StackConfig:
         for name in pulumi.runtime.config.CONFIG.get()
         if name.startswith(f"{PROJECT}:")
     }
-    region = pulumi.Config("aws").get("region")
-    return parse(given, default_region=region)
+    elsewhere = {
+        "aws:region": pulumi.Config("aws").get("region") or "",
+        "AWS_REGION": os.environ.get("AWS_REGION", ""),
+    }
+    return parse(given, regions=elsewhere)
 
 
-def parse(given: Mapping[str, str], *, default_region: str | None = None) -> StackConfig:
+def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) -> StackConfig:
     """Check settings as text, by key without the project's name.
 
     Args:
         given: what the stack says; objects and lists are JSON.
-        default_region: the region when the stack names none.
+        regions: the region when the stack names none, by where else it stands; the first counts.
 
     Raises:
         ConfigError: some cannot be used; all of them are named.
 
     """
-    values: dict[str, Any] = {"region": default_region} if default_region else {}
+    keys = {key: f"{PROJECT}:{key}" for key in KEYS}
+    if not given.get("region"):
+        for where, region in regions.items():
+            if region:
+                given, keys["region"] = {**given, "region": region}, where
+                break
+    values: dict[str, Any] = {}
     problems = [
         f"{PROJECT}:{key}={text!r}: there is no such setting; there are {', '.join(sorted(KEYS))}"
         for key, text in given.items()
@@ -243,7 +270,7 @@ def parse(given: Mapping[str, str], *, default_region: str | None = None) -> Sta
         if not given.get(key):
             continue
         try:
-            values[member.name] = _value(given[key], _TYPES[member.name], f"{PROJECT}:{key}")
+            values[member.name] = _value(given[key], _TYPES[member.name], keys[key])
         except OptionsError as exc:
             problems.append(str(exc))
     problems += [
@@ -267,6 +294,13 @@ _ABOUT = {
     "region": "an AWS region such as us-west-2; aws:region and AWS_REGION serve too",
 }
 
+
+TAGS = 40
+"""Of every resource; AWS takes 50, and some are ours."""
+
+_TAG = r"[\w .:/=+@-]"
+TAG_NAME = re.compile(rf"(?!aws:){_TAG}{{1,128}}", re.IGNORECASE)
+TAG_VALUE = re.compile(rf"{_TAG}{{0,256}}")
 
 FOLLOWING = {
     "CLUSTER_NAME": "clusterName",
@@ -293,9 +327,10 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
         _ = config.options
     except OptionsError as exc:
         yield f"{PROJECT}:settings: {exc}"
-    if config.kubeconfig_path and not config.kubeconfig_path.is_file():
+    yield from _unusable_tags(config.tags)
+    if config.kubeconfig and not _is_there(lambda: config.kubeconfig_path, Path.is_file):
         yield f"{PROJECT}:kubeconfig={config.kubeconfig!r}: allowed is the path of a file"
-    if config.node_pools_folder and not config.node_pools_folder.is_dir():
+    if config.node_pools and not _is_there(lambda: config.node_pools_folder, Path.is_dir):
         yield f"{PROJECT}:nodePools={config.node_pools!r}: allowed is the path of a folder"
     if not config.kubeconfig and not shutil.which("aws"):
         yield (
@@ -309,23 +344,59 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
         )
 
 
+def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:
+    for name, value in tags.items():
+        if not (TAG_NAME.fullmatch(name) and TAG_VALUE.fullmatch(value)):
+            yield (
+                f"{PROJECT}:tags: {name}={value!r} cannot be used: allowed are names of up to 128 "
+                "characters that do not begin with aws:, and values of up to 256, both of letters, "
+                "digits, spaces and any of _.:/=+-@"
+            )
+    if len(tags) > TAGS:
+        yield f"{PROJECT}:tags={dict(tags)!r} cannot be used: allowed are at most {TAGS} tags"
+
+
+def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:
+    """Whether there is what a path leads to; there is nothing where it cannot be a path."""
+    try:
+        found = path()
+        return found is not None and look(found)
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def _value(text: str, kind: Any, key: str) -> Any:
     members = [m for m in typing.get_args(kind) if m is not type(None)]
     if type(None) in typing.get_args(kind):
         kind = members[0]
     if kind == Mapping[str, str]:
         return _mapping(text, key)
-    if kind == tuple[str, ...] and text.lstrip().startswith("["):
-        return tuple(str(item) for item in _structure(text, key, list, "a list"))
+    if typing.get_origin(kind) is tuple:
+        return _list(text, members[0], key)
     return value_of(text, kind, key=key)
+
+
+def _list(text: str, kind: Any, key: str) -> tuple[Any, ...]:
+    words = f"a list of {typing.get_args(kind)[1]}"
+    items = (
+        _structure(text, key, list, words)
+        if text.lstrip().startswith("[")
+        else [item.strip() for item in text.split(",") if item.strip()]
+    )
+    try:
+        return tuple(value_of(item, kind, key=key) for item in items)
+    except OptionsError as exc:
+        raise OptionsError(key, text, words) from exc
 
 
 def _mapping(text: str, key: str) -> dict[str, str]:
     words = "a map of names to text"
     found: dict[Any, Any] = _structure(text, key, dict, words)
-    if any(isinstance(value, dict | list) or value is None for value in found.values()):
+    if not all(isinstance(name, str) for name in found) or any(
+        isinstance(value, dict | list | set | tuple) or value is None for value in found.values()
+    ):
         raise OptionsError(key, text, words)
-    return {str(name): _scalar(value) for name, value in found.items()}
+    return {name: _scalar(value) for name, value in found.items()}
 
 
 def _scalar(value: Any) -> str:
@@ -335,7 +406,8 @@ def _scalar(value: Any) -> str:
 def _structure(text: str, key: str, kind: type[Any], words: str) -> Any:
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        # Numbers and dates that are none are ValueErrors of their own.
         raise OptionsError(key, text, words) from exc
     if not isinstance(found, kind):
         raise OptionsError(key, text, words)

@@ -54,9 +54,14 @@ def test_lists_and_maps_are_read_as_pulumi_writes_them() -> None:
 def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
     named = {key: value for key, value in ENOUGH.items() if key != "region"}
 
-    assert parse(named, default_region="eu-central-1").region == "eu-central-1"
+    assert parse(named, regions={"aws:region": "", "AWS_REGION": "eu-central-1"}).region == (
+        "eu-central-1"
+    )
+    assert parse(ENOUGH, regions={"AWS_REGION": "eu-central-1"}).region == "us-west-2"
     with pytest.raises(ConfigError, match="joiner:region is missing"):
         parse(named)
+    with pytest.raises(ConfigError, match="AWS_REGION='Oregon' cannot be used: allowed is"):
+        parse(named, regions={"AWS_REGION": "Oregon"})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,16 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("settings", '{"BATCH_IDLE_DURATION": "soon"}', "a duration"),
         ("settings", '{"BATCH_IDLE": "1s"}', "BATCH_IDLE='1s': the controller has no such setting"),
         ("settings", '{"CLUSTER_NAME": "other"}', "follows from joiner:clusterName"),
+        ("settings", '{"VM_MEMORY_OVERHEAD_PERCENT": "inf"}', "a number, at least 0"),
+        ("settings", '{"CPU_REQUESTS": "99999999999999999999"}', "a whole number"),
         ("clusterNmae", "joiner", "there is no such setting"),
+        ("name", "1karpenter", "a DNS label such as karpenter"),
+        ("image", "my image", "an image such as"),
+        ("subnetIds", "vpc-1", "a list of subnets such as"),
+        ("securityGroupIds", '["sg-1", "subnet-1"]', "a list of security groups such as"),
+        ("drainTimeout", "169h", "at most 168h"),
+        ("queueName", "файл", "1 to 80 letters"),
+        ("tags", '{"aws:team": "web"}', "aws:team='web' cannot be used"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_what_is_allowed(

@@ -133,6 +133,14 @@ def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_t
     assert len(made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")) == 4 + 5
 
 
+def test_the_region_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+
+    made = run(region="")
+
+    assert made.one("pulumi:providers:aws")["region"] == "eu-central-1"
+
+
 def test_the_controller_becomes_its_role_by_pod_identity() -> None:
     made = run()
 

@@ -1,0 +1,102 @@
+"""Whatever a stack says: it is taken, or refused in words that help. Never a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.options import SETTINGS, Options, to_environment
+from infra.config import KEYS, ConfigError, StackConfig, parse
+
+ENOUGH = {
+    "clusterName": "joiner",
+    "region": "us-west-2",
+    "image": "joiner:1",
+}
+ODD = [
+    *(" ", "-", "/", "\0", "~nobody/config", "a\nb", "é", "١٢", "٣Gi", "${X}"),
+    *("1x", "NaN", "inf", "1e999", "-1", "0", "9" * 400, "9" * 5000, "9" * 400 + "h", "1e400s"),
+    *("null", "true", "yes", "0b", "1:60", "2024-13-45", "x" * 10_000),
+    *("[]", "{}", "[1]", "[{}]", "[null]", "{1: x}", "{null: x}", '{"": "x"}', '{"a": {}}'),
+    *("[" * 5000, "&a [*a]", "*a", "!!python/object:os.system x", "{a: 2024-13-45}", "{a: 0b}"),
+    *('{"a": null}', '{"aws:a": "x"}', '{"a": "\\n"}', "arn:aws:iam::١٢٣٤٥٦٧٨٩٠١٢:policy/x"),
+]
+REFUSED = ("allowed is", "allowed are", "there are", "cannot be set here", "is missing")
+texts = st.one_of(
+    st.sampled_from(ODD),
+    st.text(),
+    st.text(alphabet="0123456789eEx.-_smhGiM %[]{}:,'\"&*!"),
+)
+leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts)
+structures = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=5
+).map(json.dumps)
+
+
+def taken(given: dict[str, str]) -> StackConfig | None:
+    """The settings as read; None when they were refused as they should be."""
+    try:
+        return parse(given)
+    except ConfigError as refused:
+        for problem in refused.problems:
+            assert problem.startswith("joiner:")
+            assert any(words in problem for words in REFUSED), problem
+        return None
+
+
+def assert_written(options: Options) -> None:
+    """What the Deployment says is what its containers read."""
+    written = to_environment(options)
+    assert to_environment(Options.parse([], written)) == written
+
+
+@given(key=st.sampled_from(sorted(KEYS)), value=st.one_of(texts, structures))
+def test_a_broken_setting_is_refused_by_its_key_with_its_value_and_what_is_allowed(
+    key: str, value: str
+) -> None:
+    try:
+        config = parse(ENOUGH | {key: value})
+    except ConfigError as refused:
+        for problem in refused.problems:
+            assert problem.startswith(f"joiner:{key}")
+            assert any(words in problem for words in REFUSED), problem
+            # Of a map, it is the entry that is shown.
+            assert not value or repr(value) in problem or value.lstrip().startswith("{"), problem
+    else:
+        # What the program makes of them goes into AWS and the cluster as it is.
+        assert_written(config.options)
+        assert config.node_role
+        assert config.queue
+        assert config.drain_timeout.total_seconds() >= 1
+
+
+@given(
+    variable=st.sampled_from(sorted(setting.variable for setting in SETTINGS)),
+    value=leaves,
+)
+def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
+    variable: str, value: object
+) -> None:
+    try:
+        config = parse(ENOUGH | {"settings": json.dumps({variable: value})})
+    except ConfigError as refused:
+        (problem,) = refused.problems
+        assert problem.startswith("joiner:settings")
+        assert variable in problem
+        assert any(words in problem for words in REFUSED), problem
+    else:
+        assert_written(config.options)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(min_size=1), texts))
+def test_many_broken_settings_are_refused_together(given: dict[str, str]) -> None:
+    taken(given)
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_odd_values_end_no_setting_in_a_traceback(value: str) -> None:
+    for key in KEYS:
+        taken(ENOUGH | {key: value})
