@@ -7,6 +7,9 @@ tells which of the two is newer, and an object that has gone never comes back.
 A claim that was made but has not become a node yet is a machine like any other: the
 next solve sees it and puts the pods that still wait on it again. So nothing stalls
 while launches are under way, and no note is kept of which pod a claim was made for.
+
+Pools and claims of other controllers never enter: whoever asks is told of ours alone, and
+a node that came from one of theirs is unmanaged. Its room counts; nobody touches it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from controller.apis.kinds import Kind, KubernetesObject, T
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
+from controller.apis.ownership import bears_our_class, is_ours
 from controller.apis.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.selectors import selects
@@ -140,6 +144,10 @@ class Cluster:
     def observe(self, kind: Kind[T], value: T) -> None:
         """Take in an object as the API server returned it, unless something newer is known."""
         key = key_of(value)
+        if not is_ours(value):
+            if key in self._objects[kind]:  # the one of ours that bore this name has gone
+                self._remove(kind, key)
+            return
         before = self._objects[kind].get(key)
         metadata = value.metadata
         if kind in self._listings:
@@ -252,7 +260,7 @@ class Cluster:
         found = [
             pod
             for state_node in self.state_nodes(now)
-            if state_node.deleting and state_node.node is not None
+            if state_node.deleting and state_node.node is not None and self.manages(state_node.node)
             for pod in self.pods_on(state_node.node.metadata.name)
             if is_reschedulable(pod) and not forbids_disruption(pod, now)
         ]
@@ -290,6 +298,10 @@ class Cluster:
         return next(
             (c for c in self._all_claims() if c.status.node_name == node.metadata.name), None
         )
+
+    def manages(self, node: Node) -> bool:
+        """Whether a node is ours to act on: it has a claim of ours, or had one."""
+        return bears_our_class(node) or self.claim_of(node) is not None
 
     def state_nodes(self, now: datetime) -> tuple[StateNode, ...]:
         """Return every machine: claims in flight, joined nodes and unmanaged nodes, by name."""

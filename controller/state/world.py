@@ -18,6 +18,7 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
+from controller.apis.ownership import is_ours
 from controller.apis.pods import Pod
 from controller.apis.schedulerconfig import default_constraints
 from controller.apis.workloads import (
@@ -127,7 +128,10 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         check_terms(pool.spec.template.spec.requirements, f"nodePools {pool.metadata.name}")
     overlays = objects(world, "nodeOverlays", NodeOverlay)
     snapshot = Snapshot(
-        nodes=_state_nodes(objects(world, "nodes", Node), objects(world, "nodeClaims", NodeClaim)),
+        nodes=_state_nodes(
+            objects(world, "nodes", Node),
+            [one for one in objects(world, "nodeClaims", NodeClaim) if is_ours(one)],
+        ),
         pods=tuple(pod for pod in pods if pod.spec.node_name),
         node_pools=pools,
         instance_types=_types_by_pool(found_types, pools, overlays),
@@ -200,10 +204,11 @@ def _spreading(
 
 
 def _usable(pool: NodePool) -> bool:
-    """Whether the pool takes part: dynamic, staying, and not known to be unready."""
+    """Whether the pool takes part: ours, dynamic, staying, and not known to be unready."""
     ready = [one.status for one in pool.status.conditions if one.type == "Ready"]
     return (
-        pool.spec.replicas is None
+        is_ours(pool)
+        and pool.spec.replicas is None
         and not pool.metadata.is_deleting
         and all(status == "True" for status in ready)
     )

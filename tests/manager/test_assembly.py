@@ -27,6 +27,7 @@ from controller.manager.metering import MeteredCloud
 from controller.manager.overlaying import OverlaidCloud
 from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
+from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.scheduling.results import Results
@@ -64,10 +65,10 @@ async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
 class World:
     """A whole controller on fakes, with verbs for what happens outside of it."""
 
-    def __init__(self, gates: FeatureGates) -> None:
+    def __init__(self, gates: FeatureGates, clock: Clock = clock) -> None:
         options = dataclasses.replace(OPTIONS, feature_gates=gates)
-        self.api = FakeApiServer()
-        self.cloud = LivingCloud()
+        self.api = FakeApiServer(clock)
+        self.cloud = LivingCloud(clock=clock)
         self.metrics = Metrics()
         self.cluster = Cluster(followed(options))
         ports = Ports(

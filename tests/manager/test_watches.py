@@ -12,7 +12,6 @@ from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NodeClassReference
 from controller.apis.nodes import Node
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.fake import FakeApiServer
@@ -20,6 +19,7 @@ from controller.apiserver.port import Change
 from controller.manager import watches as room
 from controller.manager.watches import Watches
 from controller.state.cluster import Cluster
+from tests.reconcilers.world import CLASS
 
 
 class World:
@@ -58,8 +58,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def make_claim(name: str) -> NodeClaim:
-    reference = NodeClassReference(group="g", kind="k", name="n")
-    return NodeClaim(metadata=ObjectMeta(name=name), spec=NodeClaimSpec(node_class_ref=reference))
+    return NodeClaim(metadata=ObjectMeta(name=name), spec=NodeClaimSpec(node_class_ref=CLASS))
 
 
 async def test_what_was_there_before_is_known_but_not_news(world: World) -> None:

@@ -24,6 +24,7 @@ from controller.apis.workloads import (
 )
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
+from tests.reconcilers.world import CLASS
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -50,7 +51,7 @@ def make_claim(name: str, provider_id: str = "", *, version: int = 1, **metadata
             labels={labels.NODEPOOL: "default"},
             **metadata,
         ),
-        spec=NodeClaimSpec(node_class_ref=NodeClassReference(group="g", kind="k", name="n")),
+        spec=NodeClaimSpec(node_class_ref=CLASS),
         status=NodeClaimStatus(provider_id=provider_id),
     )
 
@@ -215,7 +216,8 @@ def test_pods_that_ran_to_their_end_are_not_in_the_picture(cluster: Cluster) -> 
 def test_only_pods_that_will_come_back_are_rescheduled_from_a_node_on_its_way_out(
     cluster: Cluster,
 ) -> None:
-    add(cluster, kinds.NODE, make_node("n1"), make_node("stays"))
+    add(cluster, kinds.NODE, make_node("n1", "aws:///a/i-1"), make_node("stays"))
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1"))
     add(
         cluster,
         kinds.POD,
@@ -243,7 +245,12 @@ def test_a_pod_that_no_budget_lets_go_needs_no_new_home_yet(
         status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
     )
     add(cluster, kinds.POD_DISRUPTION_BUDGET, budget)
-    add(cluster, kinds.NODE, make_node("n1", deletion_timestamp=NOW, finalizers=["f"]))
+    add(
+        cluster,
+        kinds.NODE,
+        make_node("n1", "aws:///a/i-1", deletion_timestamp=NOW, finalizers=["f"]),
+    )
+    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1"))
     add(cluster, kinds.POD, make_pod("web", node="n1"))
     assert names(cluster.reschedulable_pods(NOW)) == moving
 
@@ -323,3 +330,25 @@ def test_a_pod_that_must_move_is_on_its_way_while_its_old_node_holds_it(cluster:
 
     cluster.apply(kinds.POD, Change("DELETED", make_pod("web", node="n1")))
     assert nominated(cluster) == []
+
+
+def test_a_neighbours_claim_never_enters_and_its_node_is_one_that_nobody_manages(
+    cluster: Cluster,
+) -> None:
+    theirs = NodeClassReference(group="eks.amazonaws.com", kind="NodeClass", name=CLASS.name)
+    ours = make_claim("claim", "aws:///a/i-1")
+    foreign = msgspec.structs.replace(
+        make_claim("claim", "aws:///a/i-1", version=2),
+        spec=msgspec.structs.replace(ours.spec, node_class_ref=theirs),
+    )
+    node = make_node("node", "aws:///a/i-1")
+    cluster.observe(kinds.NODE, node)
+    cluster.observe(kinds.NODE_CLAIM, ours)
+    assert cluster.manages(node)
+
+    cluster.observe(kinds.NODE_CLAIM, foreign)
+
+    assert cluster.list(kinds.NODE_CLAIM) == ()
+    assert not cluster.manages(node)
+    (machine,) = cluster.state_nodes(NOW)
+    assert not machine.managed

@@ -11,9 +11,10 @@ from controller.state.world import load, types_file
 
 POD = {"metadata": {"name": "web", "namespace": "default"}, "spec": {}}
 TYPE = {"name": "t", "capacity": {"cpu": "2"}, "offerings": []}
+CLASS = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "n"}
 POOL: dict[str, Any] = {
     "metadata": {"name": "default"},
-    "spec": {"template": {"spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "n"}}}},
+    "spec": {"template": {"spec": {"nodeClassRef": CLASS}}},
 }
 
 
@@ -80,8 +81,14 @@ def test_pools_that_cannot_serve_take_no_part() -> None:
         "metadata": {"name": "unready"},
         "status": {"conditions": [{"type": "Ready", "status": "False"}]},
     }
+    neighbours = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "n"}
+    foreign = {
+        "metadata": {"name": "foreign"},
+        "spec": {"template": {"spec": {"nodeClassRef": neighbours}}},
+    }
+    pools = [POOL, static, unready, foreign]
 
-    world = load({"pods": [], "instanceTypes": [TYPE], "nodePools": [POOL, static, unready]})
+    world = load({"pods": [], "instanceTypes": [TYPE], "nodePools": pools})
 
     assert [pool.metadata.name for pool in world.snapshot.node_pools] == ["default"]
     assert [one.name for one in world.snapshot.instance_types["default"]] == ["t"]

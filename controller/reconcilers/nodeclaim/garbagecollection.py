@@ -9,6 +9,7 @@ from datetime import timedelta
 from controller.apis import conditions, labels
 from controller.apis.kinds import NODE_CLAIM
 from controller.apis.nodeclaim import REGISTERED, NodeClaim
+from controller.apis.ownership import is_ours
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import NodeClaimNotFoundError
@@ -53,7 +54,8 @@ class GarbageCollection:
         alive = {i.provider_id for i in await self.cloud.instances() if not i.deleting}
         for claim in claims:
             lost = (
-                not claim.metadata.is_deleting
+                is_ours(claim)
+                and not claim.metadata.is_deleting
                 and conditions.is_true(claim.status.conditions, REGISTERED)
                 and claim.status.provider_id not in alive
             )

@@ -40,7 +40,11 @@ def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
     owners = [to_wire(o) for o in node.metadata.owner_references if o.uid != claim.metadata.uid]
     finalizers = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
     return {
-        "labels": {**claim.metadata.labels, labels.REGISTERED: "true"},
+        "labels": {
+            **claim.metadata.labels,
+            labels.EC2NODECLASS: claim.spec.node_class_ref.name,
+            labels.REGISTERED: "true",
+        },
         "annotations": dict(claim.metadata.annotations),
         "finalizers": [*finalizers, labels.TERMINATION_FINALIZER],
         "ownerReferences": [*owners, owner_reference(claim)],

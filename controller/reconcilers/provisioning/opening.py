@@ -65,7 +65,11 @@ class Opening:
     async def registered(self, node: Node) -> timedelta | None:
         """Open a node that was held and all that are up with it; returns how long it must wait."""
         async with self._turn:  # two at once would open the same nodes
-            coming = [node for node in self.cluster.list(NODE) if _is_coming(node)]
+            coming = [
+                one
+                for one in self.cluster.list(NODE)
+                if _is_coming(one) and self.cluster.manages(one)
+            ]
             up = [one for one in coming if taints.is_held(one.spec.taints) and is_up(one)]
             now = self.clock()
             self._up_since = {

@@ -63,6 +63,8 @@ class Terminator:
             return None
         if labels.TERMINATION_FINALIZER not in node.metadata.finalizers:
             return None
+        if not self.cluster.manages(node):
+            return None
         claim = self.cluster.claim_of(node)
         if claim is not None and not claim.metadata.is_deleting:
             await self._delete_claim(claim)

@@ -1,0 +1,180 @@
+"""What another controller runs under the same kinds is left alone, as EKS Auto Mode's is."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta, to_wire
+from controller.apis.nodeclaim import (
+    CONSOLIDATABLE,
+    INITIALIZED,
+    LAUNCHED,
+    REGISTERED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodepool import NodeClassReference, NodePool
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.taints import Taint
+from controller.options import FeatureGates
+from tests.manager.test_assembly import World
+from tests.reconcilers.world import (
+    make_class,
+    make_pool,
+    make_running_pod,
+    make_waiting_pod,
+)
+
+pytestmark = pytest.mark.virtual_clock
+
+THEIRS = NodeClassReference(group="eks.amazonaws.com", kind="NodeClass", name="default")
+POOL = "general-purpose"
+BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+KINDS: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.NODE_CLAIM, kinds.NODE)
+
+
+def clock() -> datetime:
+    return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+def their_pool(name: str = POOL, *, replicas: int | None = None) -> NodePool:
+    ours = make_pool(name, consolidateAfter="0s", budgets=[{"nodes": "100%"}])
+    spec = msgspec.structs.replace(ours.spec.template.spec, node_class_ref=THEIRS)
+    template = msgspec.structs.replace(ours.spec.template, spec=spec)
+    wanted = msgspec.structs.replace(ours.spec, template=template, replicas=replicas)
+    return msgspec.structs.replace(ours, spec=wanted)
+
+
+def their_claim(name: str, *held: str, node: bool = True, **metadata: Any) -> NodeClaim:
+    when = BEGIN - timedelta(days=2)
+    return NodeClaim(
+        metadata=ObjectMeta(
+            name=name,
+            creation_timestamp=when,
+            finalizers=[labels.TERMINATION_FINALIZER],
+            labels={labels.NODEPOOL: POOL, "eks.amazonaws.com/nodeclass": "default"},
+            **metadata,
+        ),
+        spec=NodeClaimSpec(node_class_ref=THEIRS, expire_after="1h"),
+        status=NodeClaimStatus(
+            provider_id=f"aws:///zone-a/{name}" if held else "",
+            node_name=f"node-of-{name}" if node else "",
+            conditions=[
+                Condition(type=kind, status="True", reason=kind, last_transition_time=when)
+                for kind in held
+            ],
+        ),
+    )
+
+
+def their_node(claim: str, *, ready: bool = True, taints: tuple[Taint, ...] = ()) -> Node:
+    up = Condition(type="Ready", status="True" if ready else "False", reason="Kubelet")
+    return Node(
+        metadata=ObjectMeta(
+            name=f"node-of-{claim}",
+            finalizers=[labels.TERMINATION_FINALIZER],
+            labels={
+                labels.NODEPOOL: POOL,
+                labels.REGISTERED: "true",
+                labels.INITIALIZED: "true",
+                "eks.amazonaws.com/nodeclass": "default",
+            },
+        ),
+        spec=NodeSpec(provider_id=f"aws:///zone-a/{claim}", taints=list(taints)),
+        status=NodeStatus(
+            capacity={"cpu": "4", "memory": "16Gi", "pods": "20"},
+            allocatable={"cpu": "4", "memory": "16Gi", "pods": "20"},
+            conditions=[up],
+        ),
+    )
+
+
+async def neighbours(world: World) -> None:
+    """Put objects there that would each be acted on if they were ours."""
+    up = (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE)
+    disrupted = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
+    world.api.seed(
+        their_pool(),
+        their_pool("reserve", replicas=3),
+        their_claim("never-launched", node=False),
+        *(their_claim(name, *up) for name in ("empty", "lost", "leaving", "drained-by-them")),
+        their_node("empty"),
+        their_node("lost", ready=False),
+        their_node("leaving"),
+        their_node("drained-by-them", taints=(disrupted,)),
+        make_running_pod("on-its-way", "node-of-leaving"),
+    )
+    await world.api.delete(kinds.NODE_CLAIM, "leaving")
+    await world.api.delete(kinds.NODE, "node-of-leaving")
+
+
+def theirs(world: World) -> dict[str, Any]:
+    return {
+        f"{kind.plural}/{one.metadata.name}": to_wire(one)
+        for kind in KINDS
+        for one in world.api.objects(kind)
+        if labels.EC2NODECLASS not in one.metadata.labels and one.metadata.name != "default"
+    }
+
+
+@pytest.fixture
+async def world() -> World:
+    return World(FeatureGates(static_capacity=True), clock)
+
+
+async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: World) -> None:
+    await neighbours(world)
+    before = theirs(world)
+    world.api.seed(make_class(), make_pool(limits={"cpu": "8"}))
+    life = asyncio.create_task(world.live())
+
+    await asyncio.sleep(1800)
+    assert theirs(world) == before
+    assert not world.cloud.machines
+
+    world.api.seed(make_waiting_pod("web", cpu="6"))
+    await asyncio.sleep(5)
+    assert len(world.cloud.machines) == 1
+    pool = world.api.find(kinds.NODE_POOL, "default")
+    assert pool is not None
+    assert pool.status.nodes == 1
+
+    life.cancel()
+    await asyncio.wait([life])
+    assert theirs(world) == before
+
+
+async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: World) -> None:
+    world.api.seed(their_pool(), their_claim("theirs", LAUNCHED, REGISTERED), their_node("theirs"))
+    world.api.seed(make_class(), make_pool())
+    life = asyncio.create_task(world.live())
+    await asyncio.sleep(1)
+
+    world.api.seed(make_waiting_pod("web", cpu="2"))
+    await asyncio.sleep(60)
+
+    life.cancel()
+    await asyncio.wait([life])
+    assert not world.cloud.machines
+
+
+async def test_a_neighbours_claims_do_not_hold_a_class_of_the_same_name(world: World) -> None:
+    world.api.seed(their_pool(), their_claim("theirs", LAUNCHED), make_class())
+    life = asyncio.create_task(world.live())
+    await asyncio.sleep(1)
+
+    await world.api.delete(kinds.EC2_NODE_CLASS, "default")
+    await asyncio.sleep(60)
+
+    life.cancel()
+    await asyncio.wait([life])
+    assert world.api.find(kinds.EC2_NODE_CLASS, "default") is None
