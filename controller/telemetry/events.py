@@ -1,15 +1,17 @@
 """Kubernetes events: what people see in `kubectl describe`.
 
-Publishing never waits and never fails: events are noted, and one task (`run`) writes
-them in turn; one that is refused is told in the log. The same words about the same
-object are written once per `TTLS`; some reasons also have a rate above which they are
-dropped, because a batch of a thousand pods is one piece of news.
+Publishing never waits for an answer and never fails: events are noted, and one task
+(`run`) writes them in turn; one that is refused is told in the log. The same words about
+the same object are written once per `TTLS`; some reasons also have a rate above which they
+are dropped, because a batch of a thousand pods is one piece of news. A crowd of them costs
+each the same few steps, and lets the rest of the process work in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -43,6 +45,12 @@ RATES: Mapping[str, Rate] = {"Nominated": Rate(5, 10)}
 
 LONGEST_QUEUE = 1000
 LONGEST_MESSAGE = 1024
+
+MOST_REMEMBERED = 50_000
+"""How much of what was told is remembered, about 10 MiB; the oldest may be told again."""
+
+PUBLISHED_AT_ONCE = 100
+"""After so many events the publisher gives way: about a millisecond of work."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -80,27 +88,30 @@ class Recorder:
     _queue: asyncio.Queue[tuple[Mapping[str, Any], str]] = field(
         default_factory=lambda: asyncio.Queue(LONGEST_QUEUE)
     )
-    _told: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
+    _told: OrderedDict[tuple[str, str, str], datetime] = field(default_factory=OrderedDict)
     _allowances: dict[str, _Allowance] = field(default_factory=dict)
-    _written: int = 0
+    _published: int = 0
 
     async def publish(
         self, kind: Kind[T], subject: T, type_: EventType, reason: str, message: str
     ) -> None:
         """Note an event about an object, unless it has been told lately."""
-        now = self.clock()
+        self._published += 1
+        if self._published % PUBLISHED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        now, message = self.clock(), message[:LONGEST_MESSAGE]
         told = (reason, message, subject.metadata.uid or subject.metadata.name)
-        if self._told.get(told, _EPOCH) > now or not self._is_allowed(reason, now):
+        if self._told.get(told, _EPOCH) > now:
             return
-        self._forget(now)
-        self._told[told] = now + TTLS.get(reason, DEFAULT_TTL)
-        self._written += 1
-        try:
-            self._queue.put_nowait(
-                _event(kind, subject, type_, reason, message, now, self._written)
-            )
-        except asyncio.QueueFull:
+        if self._queue.full():
+            # Not told, and not remembered as told: whoever says it again may find room.
             self.dropped(reason)
+            return
+        if not self._is_allowed(reason, now):
+            return
+        self._remember(told, now)
+        body = _event(kind, subject, type_, reason, message, now, self._published)
+        self._queue.put_nowait(body)
 
     async def run(self) -> None:
         """Write events for ever."""
@@ -133,10 +144,12 @@ class Recorder:
         allowance.left -= 1
         return True
 
-    def _forget(self, now: datetime) -> None:
-        """Drop what may be told again, once there is a lot of it."""
-        if len(self._told) > 2 * LONGEST_QUEUE:
-            self._told = {told: until for told, until in self._told.items() if until > now}
+    def _remember(self, told: tuple[str, str, str], now: datetime) -> None:
+        """Note what is told, and drop the oldest that may be told again, or is too much."""
+        self._told[told] = now + TTLS.get(told[0], DEFAULT_TTL)
+        self._told.move_to_end(told)
+        while len(self._told) > MOST_REMEMBERED or next(iter(self._told.values())) <= now:
+            self._told.popitem(last=False)
 
 
 def _event(
@@ -166,7 +179,7 @@ def _event(
         },
         "type": type_,
         "reason": reason,
-        "message": message[:LONGEST_MESSAGE],
+        "message": message,
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": moment,

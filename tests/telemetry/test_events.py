@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -93,3 +95,72 @@ async def test_events_that_find_no_room_are_dropped_and_counted(world: World) ->
     for number in range(events.LONGEST_QUEUE + 1):
         await world.recorder.publish(kinds.POD, POD, "Normal", "Evicted", f"{number}")
     assert world.dropped == ["Evicted"]
+
+
+def crowd(size: int) -> list[Pod]:
+    return [Pod(metadata=ObjectMeta(name=f"p{n}", uid=f"u{n}")) for n in range(size)]
+
+
+async def test_a_crowd_of_news_lets_others_work_in_between(world: World) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(others())
+    for pod in crowd(2_000):
+        await world.recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
+    working.cancel()
+    assert turns >= 2_000 / events.PUBLISHED_AT_ONCE
+
+
+async def test_each_news_of_a_crowd_costs_the_same_few_steps(world: World) -> None:
+    compared = 0
+
+    class Moment(datetime):
+        def __gt__(self, other: Any) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__gt__(other)
+
+        def __le__(self, other: Any) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__le__(other)
+
+    pods = crowd(4 * events.LONGEST_QUEUE)
+    recorder = Recorder(world.api, lambda: Moment(2030, 1, 1, tzinfo=UTC))
+    for pod in pods:
+        await recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
+        await recorder.flush()
+    assert len(world.written) == len(pods)
+    assert len(pods) <= compared <= 4 * len(pods)
+
+
+async def test_news_that_found_no_room_is_told_once_there_is_some(world: World) -> None:
+    pods = crowd(events.LONGEST_QUEUE + 5)
+    for _ in range(2):
+        for pod in pods:
+            await world.recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
+        await world.recorder.flush()
+    assert world.dropped == ["FailedScheduling"] * 5
+    assert {event.involved_object.name for event in world.written} == {
+        pod.metadata.name for pod in pods
+    }
+    assert len(world.written) == len(pods)
+
+
+async def test_what_was_told_is_not_remembered_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MOST_REMEMBERED", 3)
+    first, *_ = pods = crowd(4)
+    for pod in pods:
+        await world.publish("Evicted", pod=pod)
+    await world.publish("Evicted", pod=pods[-1])
+    assert len(world.written) == 4
+    await world.publish("Evicted", pod=first)
+    assert len(world.written) == 5
