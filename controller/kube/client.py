@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -12,7 +13,7 @@ import aiohttp
 import msgspec
 import tenacity
 
-from controller.apis.kinds import POD, Kind, T
+from controller.apis.kinds import EVENT, POD, Kind, T
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,
@@ -24,7 +25,7 @@ from controller.apiserver.port import Change, Patch
 from controller.kube import decoding, watching
 from controller.kube.access import Access
 from controller.kube.errors import refusal, translated
-from controller.kube.throttle import Throttle
+from controller.kube.throttle import Priority, Throttle
 from controller.kube.watching import SilenceError
 
 FIELD_MANAGER = "karpenter"
@@ -36,6 +37,8 @@ PAGE = 500
 REQUEST_SECONDS = 30.0
 READ_ATTEMPTS = 4
 CONNECTIONS = 100
+BACKGROUND_CONNECTIONS = 50
+"""How many of them evictions and events may hold: a webhook can keep each for seconds."""
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -61,6 +64,7 @@ class Client:
     ) -> None:
         self._access = access
         self._throttle = Throttle(qps, burst)
+        self._background = asyncio.Semaphore(BACKGROUND_CONNECTIONS)
         self._user_agent = user_agent
         self._observer = observer
         self._session: aiohttp.ClientSession | None = None
@@ -112,7 +116,8 @@ class Client:
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Create an object. Not repeated when the answer gets lost: it may exist by then."""
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
-        answer = await self._write("POST", path(kind, namespace), full)
+        priority = Priority.BACKGROUND if kind == EVENT else Priority.WORK
+        answer = await self._write("POST", path(kind, namespace), full, priority=priority)
         return decoding.one(kind, answer)
 
     async def patch(
@@ -170,7 +175,8 @@ class Client:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": _delete_options(uid, None, None),
         }
-        await self._request("POST", path(POD, namespace, name, "eviction"), body=eviction)
+        target = path(POD, namespace, name, "eviction")
+        await self._request("POST", target, body=eviction, priority=Priority.BACKGROUND)
 
     # What watching needs beyond the port.
 
@@ -240,13 +246,24 @@ class Client:
             self._observer(method, status)
 
     async def _write(
-        self, method: str, target: str, body: Mapping[str, Any], *, content_type: str = JSON
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any],
+        *,
+        content_type: str = JSON,
+        priority: Priority = Priority.WORK,
     ) -> bytes:
         """Send a write; asked to slow down before anything was done, try again."""
         params = {} if method == "DELETE" else {"fieldManager": FIELD_MANAGER}
         return await _persistently(
             lambda: self._request(
-                method, target, params=params, body=body, content_type=content_type
+                method,
+                target,
+                params=params,
+                body=body,
+                content_type=content_type,
+                priority=priority,
             ),
             retried=(TooManyRequestsError,),
         )
@@ -259,8 +276,21 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        priority: Priority = Priority.WORK,
     ) -> bytes:
-        await self._throttle.take()
+        slot = self._background if priority is Priority.BACKGROUND else contextlib.nullcontext()
+        async with slot:
+            await self._throttle.take(priority)
+            return await self._sent(method, target, params, body, content_type)
+
+    async def _sent(
+        self,
+        method: str,
+        target: str,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+    ) -> bytes:
         headers = self._headers() | {"Accept": JSON}
         if body is not None:
             headers["Content-Type"] = content_type

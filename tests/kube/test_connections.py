@@ -272,3 +272,31 @@ async def test_every_write_bears_the_same_field_manager(script: Script, api: Cli
     await api.patch(kinds.NODE, "a", {"spec": {}})
     await api.replace(kinds.NODE, node("a", "1"))
     assert [question.get("fieldManager") for question in script.asked] == ["karpenter"] * 3
+
+
+async def test_evictions_that_hang_leave_connections_for_everything_else(
+    script: Script, api: Client
+) -> None:
+    everywhere = asyncio.Event()
+
+    async def hanging(_: web.Request) -> web.StreamResponse:
+        if not script.answers:
+            everywhere.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets the event")
+
+    async def made(_: web.Request) -> web.Response:
+        return web.json_response(node("claim", "1"))
+
+    script.answers = [hanging] * client_module.BACKGROUND_CONNECTIONS
+    pods = range(2 * client_module.CONNECTIONS)
+    evictions = [asyncio.create_task(api.evict(f"p{n}", "default", uid="u")) for n in pods]
+    await everywhere.wait()
+
+    script.answers = [made]
+    await api.create(kinds.NODE, {"metadata": {"name": "claim"}})
+
+    assert len(script.asked) == client_module.BACKGROUND_CONNECTIONS + 1
+    for eviction in evictions:
+        eviction.cancel()
+    await asyncio.gather(*evictions, return_exceptions=True)
