@@ -100,7 +100,7 @@ class Assembly:
         nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads, clock)
         opening = Opening(api, cluster, clock, nomination)
         lifecycle = Lifecycle(api, cloud, cluster, recorder, metrics, clock, finalization, opening)
-        eviction = Eviction(api, recorder, metrics)
+        eviction = Eviction(api, recorder, metrics, clock)
         terminator = Terminator(api, cloud, cluster, recorder, metrics, clock, eviction)
 
         self._pools = loop("nodepool.readiness", Readiness(api, cluster, clock))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -9,15 +10,16 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodes import Node
 from controller.apis.workloads import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from controller.apiserver.errors import ConflictError
+from controller.apiserver.errors import ConflictError, ForbiddenError
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.eviction import Eviction, pause
 from controller.reconcilers.termination.terminator import Terminator
 from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_running_pod
 
@@ -43,7 +45,7 @@ class Scenario:
             world.recorder,
             world.metrics,
             world.clock,
-            Eviction(world.api, world.recorder, world.metrics),
+            Eviction(world.api, world.recorder, world.metrics, world.clock),
         )
 
     async def up(self, **spec: object) -> None:
@@ -62,6 +64,19 @@ class Scenario:
         await self.world.api.delete(kinds.NODE, NODE)
         self.world.see()
 
+    async def lose_instance(self) -> Node:
+        """End the instance behind everybody's back; returns its node, which has fallen silent."""
+        claim = self.world.claim("claim")
+        assert claim is not None
+        self.world.cloud.vanish(claim.status.provider_id)
+        silent = {"type": "Ready", "status": "Unknown", "reason": "Gone"}
+        return await self.world.api.patch(
+            kinds.NODE, NODE, {"status": {"conditions": [silent]}}, subresource="status"
+        )
+
+    async def patch_finalizers(self, finalizers: Sequence[str]) -> None:
+        await self.world.api.patch(kinds.NODE, NODE, {"metadata": {"finalizers": finalizers}})
+
     async def work(self, seconds: int = 1) -> None:
         """Let both loops run, a second at a time; a conflict is tried again, as the loops do."""
         for _ in range(seconds):
@@ -76,6 +91,14 @@ class Scenario:
 
     def evicted(self) -> list[str]:
         return [name for verb, _, name in self.world.api.calls if verb == "evict"]
+
+
+def make_budget(*, allowed: int) -> PodDisruptionBudget:
+    return PodDisruptionBudget(
+        metadata=ObjectMeta(name="guard", namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "web"})),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
 
 
 @pytest.fixture
@@ -125,12 +148,9 @@ async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(scenario: 
 
 
 async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(scenario: Scenario) -> None:
-    budget = PodDisruptionBudget(
-        metadata=ObjectMeta(name="guard", namespace="default"),
-        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "web"})),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=0),
+    scenario.world.seed(
+        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
     )
-    scenario.world.seed(budget, make_running_pod("web", NODE, labels={"app": "web"}))
     await scenario.delete_node()
 
     await scenario.work(seconds=10)
@@ -142,6 +162,84 @@ async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(scenario: Sc
     assert any(
         "default/web" in message for message in await scenario.world.events("FailedDraining")
     )
+
+
+async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_it_may(
+    scenario: Scenario,
+) -> None:
+    scenario.world.seed(
+        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
+    )
+    await scenario.delete_node()
+
+    await scenario.work(seconds=120)
+    assert 10 <= len(scenario.evicted()) <= 20
+
+    scenario.world.seed(make_budget(allowed=1))
+    await scenario.work(seconds=10)
+    pod = scenario.world.api.find(kinds.POD, "web", "default")
+    assert pod is not None
+    assert pod.metadata.is_deleting
+
+
+async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(scenario: Scenario) -> None:
+    scenario.world.seed(
+        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
+    )
+    await scenario.delete_node()
+    await scenario.work(seconds=60)
+
+    scenario.world.seed(make_running_pod("late", NODE))
+    await scenario.work()
+    assert "default/late" in scenario.evicted()
+
+
+async def test_an_eviction_that_fails_in_an_unknown_way_is_asked_for_less_often_too(
+    scenario: Scenario,
+) -> None:
+    scenario.world.seed(make_running_pod("web", NODE))
+    await scenario.delete_node()
+    denied = ForbiddenError("the webhook says no", status=403)
+    scenario.world.api.refuse("evict", denied, kind=kinds.POD, times=1_000)
+
+    failures = 0
+    for _ in range(120):
+        try:
+            await scenario.terminator.reconcile(NODE)
+        except ForbiddenError:
+            failures += 1
+        except ConflictError:
+            pass
+        scenario.world.see()
+        scenario.world.pass_time(seconds=1)
+    assert 10 <= failures <= 20
+
+
+def test_pauses_between_evictions_grow_up_to_ten_seconds() -> None:
+    pauses = [pause(times).total_seconds() for times in range(1, 10_000)]
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 10
+
+
+async def test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no_error(
+    scenario: Scenario,
+) -> None:
+    """As the garbage collector does with a node that was deleted in the foreground."""
+    node = await scenario.lose_instance()
+    ours = node.metadata.finalizers
+    await scenario.patch_finalizers([*ours, "foregroundDeletion"])
+    await scenario.delete_node()
+    await scenario.terminator.reconcile(NODE)  # deletes the claim
+    scenario.world.see()
+    await scenario.patch_finalizers(ours)
+
+    with pytest.raises(ConflictError):
+        await scenario.terminator.reconcile(NODE)
+
+    scenario.world.see()
+    await scenario.work()
+    assert scenario.world.node(NODE) is None
 
 
 async def test_daemons_outlive_the_workloads_they_serve(scenario: Scenario) -> None:
@@ -195,16 +293,8 @@ async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
 
 
 async def test_a_node_whose_instance_vanished_is_let_go_at_once(scenario: Scenario) -> None:
-    claim = scenario.world.claim("claim")
-    assert claim is not None
     scenario.world.seed(make_running_pod("web", NODE))
-    scenario.world.cloud.vanish(claim.status.provider_id)
-    await scenario.world.api.patch(
-        kinds.NODE,
-        NODE,
-        {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Gone"}]}},
-        subresource="status",
-    )
+    await scenario.lose_instance()
     await scenario.delete_node()
 
     await scenario.work()

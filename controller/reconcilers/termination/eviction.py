@@ -1,22 +1,39 @@
-"""Asks the API server to let a pod go, and takes its no for an answer."""
+"""Asks the API server to let a pod go, and takes its no for an answer.
+
+A pod that may not go is asked for less and less often, each by itself: a budget can
+stay spent for hours, and a thousand such pods must not keep the API server busy.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from controller.apis.kinds import NODE, POD
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
 from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
+
+FIRST_PAUSE = timedelta(milliseconds=100)
+LONGEST_PAUSE = timedelta(seconds=10)
+"""How long a pod is left alone after its first refusal, and after many; as with Karpenter."""
 
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A pod that was refused so many `times` in a row, and is left alone `until` then."""
+
+    times: int
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +43,26 @@ class Eviction:
     api: ApiServer
     recorder: Recorder
     metrics: Metrics
+    clock: Clock
+    _refused: dict[str, dict[str, _Refused]] = field(default_factory=dict)
+    """Node's uid → pod's uid → what was said last."""
 
     async def evict(self, pod: Pod, node: Node) -> bool:
-        """Ask for the pod's eviction; returns False when a budget forbids it now."""
+        """Ask for the pod's eviction; returns False when it may not go now, or not so soon."""
+        refusals = self._refused.setdefault(node.metadata.uid, {})
+        last = refusals.get(pod.metadata.uid)
+        if last is not None and self.clock() < last.until:
+            return False
         try:
             await self.api.evict(pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
         except (NotFoundError, ConflictError) as error:
+            refusals.pop(pod.metadata.uid, None)
             self.metrics.evicted(error.status)
             return True
         except ApiError as error:
             self.metrics.evicted(error.status)
+            times = 1 if last is None else last.times + 1
+            refusals[pod.metadata.uid] = _Refused(times, self.clock() + pause(times))
             refused = isinstance(error, TooManyRequestsError) or _SEVERAL_BUDGETS in str(error)
             if not refused:
                 raise
@@ -47,9 +74,14 @@ class Eviction:
                 f'Failed to evict pod "{pod.key}": {error}',
             )
             return False
+        refusals.pop(pod.metadata.uid, None)
         self.metrics.evicted(200)
         await self.recorder.publish(POD, pod, "Normal", "Evicted", "Evicted pod")
         return True
+
+    def forget(self, node: Node) -> None:
+        """Drop what is known of the pods of a node that has gone."""
+        self._refused.pop(node.metadata.uid, None)
 
     async def force(self, pod: Pod, *, deadline: datetime, now: datetime) -> None:
         """Delete a pod past budgets, so that it has ended when the node's time is up."""
@@ -68,3 +100,9 @@ class Eviction:
             )
         except (NotFoundError, ConflictError):
             log.debug("pod went by itself", extra={"Pod": pod.key})
+
+
+def pause(refusals: int) -> timedelta:
+    """Return how long a pod is left alone after so many refusals in a row."""
+    # The exponent is bounded so that a refusal of days does not overflow.
+    return min(FIRST_PAUSE * 2.0 ** min(refusals - 1, 30), LONGEST_PAUSE)

@@ -21,7 +21,7 @@ from controller.apis.nodeclaim import (
 )
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
-from controller.apiserver.errors import ConflictError, NotFoundError
+from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
@@ -187,18 +187,15 @@ class Terminator:
         return False
 
     async def _finish(self, node: Node) -> None:
+        # As it was read: others take finalizers of theirs off in the same moment, and a list
+        # that still has one of those would be refused.
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
-        try:
-            updated = await self.api.patch(
-                NODE, node.metadata.name, {"metadata": {"finalizers": left}}, uid=node.metadata.uid
-            )
-        except (NotFoundError, ConflictError):
-            updated = None
-        if updated is not None:
-            self.cluster.observe(NODE, updated)
+        with contextlib.suppress(NotFoundError):
+            await patched(self.api, self.cluster, NODE, node, {"metadata": {"finalizers": left}})
             self.metrics.node_terminated(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
         self._tainted_at.pop(node.metadata.uid, None)
+        self.eviction.forget(node)
 
     def _current(self, claim: NodeClaim | None) -> NodeClaim | None:
         return self.cluster.get(NODE_CLAIM, claim.metadata.name) if claim is not None else None
