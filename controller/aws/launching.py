@@ -53,6 +53,7 @@ from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,
     NodeClassNotReadyError,
+    NodeClassUnknownError,
 )
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.cloudprovider.provider import Instance
@@ -387,7 +388,7 @@ def require_ready(node_class: EC2NodeClass) -> None:
     Raises:
         InsufficientCapacityError: the class is being deleted; the claim is given up.
         NodeClassNotReadyError: it is not ready, or was changed since it was found ready.
-        CreateError: nobody has looked at it yet; worth trying again soon.
+        NodeClassUnknownError: nobody has looked at it yet; worth trying again soon.
 
     """
     meta = node_class.metadata
@@ -395,10 +396,7 @@ def require_ready(node_class: EC2NodeClass) -> None:
         raise InsufficientCapacityError(f"EC2NodeClass {meta.name} is being deleted")
     ready = conditions.find(node_class.status.conditions, "Ready")
     if ready is None or ready.status == "Unknown":
-        raise CreateError(
-            f"EC2NodeClass {meta.name} has not been looked at yet",
-            reason="NodeClassReadinessUnknown",
-        )
+        raise NodeClassUnknownError(f"EC2NodeClass {meta.name} has not been looked at yet")
     if ready.is_false:
         raise NodeClassNotReadyError(f"EC2NodeClass {meta.name} is not ready: {ready.message}")
     if ready.observed_generation != meta.generation:

@@ -4,6 +4,7 @@
   x NodeClaimNotFoundError      the instance is gone: deletion is complete
   x InsufficientCapacityError   every offering was refused; the claim is given up
   x NodeClassNotReadyError      the node class cannot launch anything yet
+  x NodeClassUnknownError       nobody has looked at the node class yet; tried again soon
   x CreateError                 the launch failed for a reason a person must see
   x ThrottledError              the cloud asks us to slow down; nothing may be concluded
 """
@@ -38,6 +39,12 @@ class NodeClassNotReadyError(CloudProviderError):
     """The node class cannot launch anything yet."""
 
     reason = "NodeClassNotReady"
+
+
+class NodeClassUnknownError(CloudProviderError):
+    """Nobody has looked at the node class yet: tried again soon."""
+
+    reason = "NodeClassReadinessUnknown"
 
 
 class CreateError(CloudProviderError):

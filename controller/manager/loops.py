@@ -16,8 +16,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from controller.apiserver.errors import ApiError, ConflictError, UnavailableError
-from controller.cloudprovider.errors import CloudProviderError
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClassUnknownError,
+    ThrottledError,
+)
 from controller.telemetry import logs
 from controller.telemetry.metrics import Metrics
 
@@ -25,6 +35,9 @@ FIRST_RETRY_SECONDS = 0.05
 """Most failures are conflicts with our own mirror, which catches up within milliseconds."""
 
 LONGEST_RETRY_SECONDS = 60.0
+
+PATIENCE = 8
+"""Failures in a row that our mirror may be behind, some ten seconds; what lasts is an error."""
 
 GATHER_SECONDS = 0.5
 """How long after a nudge the next round begins, so that what comes together is seen together."""
@@ -132,9 +145,9 @@ class Loop:
                 pause = await self.reconciler.reconcile(key)
             except Exception as exc:
                 ended("error")
-                tell(exc)
-                self._failures[key] = self._failures.get(key, 0) + 1
-                return back_off(self._failures[key])
+                self._failures[key] = failures = self._failures.get(key, 0) + 1
+                tell(exc, failures)
+                return back_off(failures)
             self._failures.pop(key, None)
             if pause is None:
                 return None
@@ -175,8 +188,8 @@ class Singleton:
                     failures = 0
                 except Exception as exc:
                     ended("error")
-                    tell(exc)
                     failures += 1
+                    tell(exc, failures)
                     pause = back_off(failures)
             await self._pause(pause, is_failing=failures > 0)
 
@@ -197,12 +210,18 @@ def back_off(failures: int) -> float:
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), LONGEST_RETRY_SECONDS)
 
 
-def tell(exc: Exception) -> None:
-    """Log why a pass failed: quietly what mends itself, with the stack what nobody expected."""
-    if isinstance(exc, ConflictError):
-        log.debug("it changed meanwhile, trying again: %s", exc)
-    elif isinstance(exc, UnavailableError):
+def tell(exc: Exception, failures: int) -> None:
+    """Log why a pass failed, for the so-manieth time in a row.
+
+    An error asks somebody to look: what mends itself is told more quietly, what nobody
+    expected with the stack.
+    """
+    if isinstance(exc, (ConflictError, NotFoundError)) and failures <= PATIENCE:
+        log.debug("it changed or went meanwhile, trying again: %s", exc)
+    elif isinstance(exc, (UnavailableError, TooManyRequestsError)):
         log.warning("the API server is not available, trying again: %s", exc)
+    elif isinstance(exc, (NodeClassUnknownError, ThrottledError)):
+        log.warning("the cloud is not ready for this, trying again: %s", exc)
     elif isinstance(exc, (ApiError, CloudProviderError)):
         log.error("%s: %s", type(exc).__name__, exc)
     else:

@@ -18,6 +18,7 @@ from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,
     NodeClassNotReadyError,
+    NodeClassUnknownError,
     ThrottledError,
 )
 from controller.options import Options
@@ -399,7 +400,7 @@ async def test_a_missing_permission_is_named(provider: AWSCloudProvider, region:
 
 
 async def test_a_class_that_is_not_ready_launches_nothing(provider: AWSCloudProvider) -> None:
-    with pytest.raises(CreateError) as raised:
+    with pytest.raises(NodeClassUnknownError) as raised:
         await provider.launch(make_claim(), make_node_class())
     assert raised.value.reason == "NodeClassReadinessUnknown"
     broken = await ready(provider, tags={"eks:eks-cluster-name": "other"})

@@ -9,7 +9,15 @@ from datetime import timedelta
 
 import pytest
 
-from controller.apiserver.errors import ConflictError
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.cloudprovider.errors import CreateError, NodeClassUnknownError, ThrottledError
 from controller.manager import loops
 from controller.manager.loops import Loop, Singleton, Workers
 from controller.telemetry.metrics import Metrics
@@ -142,6 +150,61 @@ async def test_a_failure_is_tried_again_and_forgotten_after_a_success(metrics: M
         "controller_runtime_reconcile_errors_total", {"controller": "x"}
     )
     assert errors == 2
+
+
+@pytest.mark.parametrize(
+    ("passing", "level"),
+    [
+        (ConflictError("changed", status=409), "DEBUG"),
+        (NotFoundError("gone", status=404), "DEBUG"),
+        (UnavailableError("silent"), "WARNING"),
+        (TooManyRequestsError("slower", status=429), "WARNING"),
+        (NodeClassUnknownError("not looked at yet"), "WARNING"),
+        (ThrottledError("slower"), "WARNING"),
+    ],
+)
+def test_what_mends_itself_asks_nobody_to_look(
+    caplog: pytest.LogCaptureFixture, passing: Exception, level: str
+) -> None:
+    caplog.set_level("DEBUG")
+    loops.tell(passing, 1)
+    assert [record.levelname for record in caplog.records] == [level]
+
+
+@pytest.mark.parametrize(
+    "lasting",
+    [
+        InvalidError("no such field", status=422),
+        ApiError("odd", status=418),
+        CreateError("not allowed"),
+        ValueError("ours"),
+    ],
+)
+def test_what_somebody_must_mend_is_an_error(
+    caplog: pytest.LogCaptureFixture, lasting: Exception
+) -> None:
+    loops.tell(lasting, 1)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+@pytest.mark.parametrize("error", [ConflictError, NotFoundError])
+async def test_what_should_have_mended_itself_and_does_not_becomes_an_error(
+    metrics: Metrics,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[ApiError],
+) -> None:
+    monkeypatch.setattr(loops, "back_off", lambda _: 0)
+
+    async def fail(_: str) -> None:
+        raise error("still", status=409)
+
+    reconciler = Scripted(fail)
+    async with running(reconciler, metrics) as loop:
+        loop.nudge("a")
+        await reconciler.until(loops.PATIENCE + 1)
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == len(reconciler.passes) - loops.PATIENCE
 
 
 def test_pauses_after_failures_grow_up_to_a_minute() -> None:

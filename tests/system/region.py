@@ -6,6 +6,7 @@ Each module has one of its own. What it leaves is checked: no process, no file.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -84,6 +85,15 @@ class Region:
         """Speak to the cluster as its administrator."""
         async with KubeClient(Kubeconfig.read(self.testbed.cluster.kubeconfig)) as kube:
             yield kube
+
+    def errors(self) -> list[str]:
+        """Answer what the controllers have logged at ERROR: each asks somebody to look."""
+        return [
+            line
+            for log in sorted(self.logs.glob("kube-system_karpenter-*.log"))
+            for line in log.read_text().splitlines()
+            if not line.startswith("{") or json.loads(line)["level"] == "ERROR"
+        ]
 
     def told(self) -> str:
         """Answer the last words of every pod of the system nodes."""
