@@ -8,7 +8,7 @@ import pytest
 from controller.apis import conditions, kinds, labels
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NodePool, NodePoolStatus
+from controller.apis.nodepool import Budget, Disruption, NodePool, NodePoolStatus
 from controller.apis.taints import Requirement
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
@@ -39,6 +39,13 @@ def fresh_pool(*requirements: Requirement) -> NodePool:
         pool,
         spec=msgspec.structs.replace(pool.spec, template=template),
         status=NodePoolStatus(),
+    )
+
+
+def disrupting(disruption: Disruption) -> NodePool:
+    pool = fresh_pool()
+    return msgspec.structs.replace(
+        pool, spec=msgspec.structs.replace(pool.spec, disruption=disruption)
     )
 
 
@@ -92,6 +99,63 @@ async def test_a_pool_whose_class_is_not_ready_says_why_in_the_class_s_own_words
         'NodeClassReady=False: EC2NodeClass "default" is not ready: '
         "SubnetsReady=False: tag a subnet"
     )
+
+
+@pytest.mark.parametrize(
+    ("disruption", "says"),
+    [
+        pytest.param(Disruption(), ["WhenEmptyOrUnderutilized", "empty nodes only"], id="default"),
+        pytest.param(
+            Disruption(consolidation_policy="Balanced"), ["Balanced"], id="consolidation weighed"
+        ),
+        pytest.param(
+            Disruption(
+                consolidation_policy="WhenEmpty",
+                budgets=[Budget(reasons=["Drifted", "Empty"]), Budget(reasons=["Underutilized"])],
+            ),
+            ["budgets for Underutilized", "budgets for Drifted"],
+            id="budgets",
+        ),
+    ],
+)
+async def test_a_disruption_setting_without_effect_is_told_by_a_pool_that_is_ready_all_the_same(
+    world: World, readiness: Readiness, disruption: Disruption, says: list[str]
+) -> None:
+    world.seed(make_class(), disrupting(disruption))
+
+    await readiness.reconcile("default")
+
+    found = stored_pool(world).status.conditions
+    condition = conditions.find(found, "joiner.dev/DisruptionIncomplete")
+    assert condition is not None
+    assert condition.is_true
+    assert all(words in condition.message for words in says)
+    assert conditions.is_true(found, "Ready")
+
+
+@pytest.mark.parametrize(
+    "disruption",
+    [
+        pytest.param(Disruption(consolidation_policy="WhenEmpty"), id="empty nodes alone"),
+        pytest.param(Disruption(consolidate_after="Never"), id="never"),
+        pytest.param(
+            Disruption(consolidation_policy="WhenEmpty", budgets=[Budget(reasons=["Empty"])]),
+            id="budgets for empty nodes",
+        ),
+    ],
+)
+async def test_a_pool_whose_disruption_settings_all_have_effect_says_nothing_of_them(
+    world: World, readiness: Readiness, disruption: Disruption
+) -> None:
+    world.seed(make_class(), disrupting(Disruption()))
+    await readiness.reconcile("default")
+    world.see()
+    world.seed(msgspec.structs.replace(stored_pool(world), spec=disrupting(disruption).spec))
+
+    await readiness.reconcile("default")
+
+    kinds_found = {c.type for c in stored_pool(world).status.conditions}
+    assert kinds_found == {"ValidationSucceeded", "NodeClassReady", "Ready"}
 
 
 async def test_a_pool_that_cannot_work_names_the_requirement(

@@ -13,6 +13,7 @@ from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import DRIFTED
 from controller.apis.nodepool import NodePool
 from controller.apiserver.port import ApiServer
+from controller.disruption.missing import missing
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import patched
 from controller.state.cluster import Cluster
@@ -20,6 +21,8 @@ from controller.state.usage import usage
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 NODE_CLASS_READY = "NodeClassReady"
+DISRUPTION_INCOMPLETE = "joiner.dev/DisruptionIncomplete"
+"""Set while a disruption setting is accepted and has no effect; Ready does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Readiness:
             now=now,
         )
         after = self._class_condition(after, pool, node_class, now)
+        after = _with_what_is_missing(after, pool, now)
         return conditions.rolled_up(
             after, (VALIDATION_SUCCEEDED, NODE_CLASS_READY), generation=generation, now=now
         )
@@ -144,3 +148,18 @@ class Readiness:
                 {"metadata": {"annotations": version if drifted else wanted}},
             )
             self.cluster.observe(NODE_CLAIM, updated)
+
+
+def _with_what_is_missing(found: list[Condition], pool: NodePool, now: datetime) -> list[Condition]:
+    without_effect = missing(pool)
+    if not without_effect:
+        return conditions.without_condition(found, DISRUPTION_INCOMPLETE)
+    return conditions.with_condition(
+        found,
+        DISRUPTION_INCOMPLETE,
+        "True",
+        reason="NotThereYet",
+        message="; ".join(without_effect),
+        generation=pool.metadata.generation,
+        now=now,
+    )
