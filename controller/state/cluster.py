@@ -176,6 +176,10 @@ class Cluster:
         """Hold machines, named by node or by claim, for gone in every snapshot from now on."""
         self._marked.update(names)
 
+    def unmark(self, *names: str) -> None:
+        """Hold machines no longer for gone: they could not be deleted."""
+        self._marked.difference_update(names)
+
     def nominate(self, name: str, pods: Sequence[Pod], until: datetime) -> None:
         """Keep disruption off a machine, named by node or by claim: pods are on their way to it.
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
+from controller.apis.conditions import Condition, find
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import (
     CONSOLIDATABLE,
+    DISRUPTION_REASON,
     INITIALIZED,
     NodeClaim,
     NodeClaimSpec,
@@ -19,6 +22,7 @@ from controller.apis.nodeclaim import (
 )
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Taint
+from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from tests.reconcilers.world import (
@@ -69,8 +73,10 @@ class Scenario:
         self.world.seed(claim, node)
 
     async def work(self, seconds: int) -> None:
+        """Let the loop run, a second at a time; it goes on after an error, as it does in life."""
         for _ in range(seconds):
-            await self.disruptor.run_once()
+            with suppress(ApiError):
+                await self.disruptor.run_once()
             self.world.see()
             self.world.pass_time(seconds=1)
 
@@ -211,3 +217,137 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     assert claim is not None
     found = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
     assert bool(found) is consolidatable
+
+
+def leaves(scenario: Scenario, name: str) -> bool:
+    """Whether the mirror holds a machine for one on its way out."""
+    machines = scenario.world.cluster.state_nodes(scenario.world.clock())
+    return next(one.deleting for one in machines if one.name == name)
+
+
+def is_marked(scenario: Scenario, number: int = 0) -> bool:
+    """Whether the node or its claim says that it is being disrupted."""
+    node, claim = scenario.world.node(f"node-{number}"), scenario.world.claim(f"claim-{number}")
+    assert node is not None
+    assert claim is not None
+    tainted = any(taint.key == labels.DISRUPTED_TAINT for taint in node.spec.taints)
+    return tainted or find(claim.status.conditions, DISRUPTION_REASON) is not None
+
+
+REFUSED = ForbiddenError("the webhook says no", status=403)
+DOWN = UnavailableError("no answer in time", status=0)
+
+
+async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
+
+    await scenario.work(seconds=18)
+
+    assert scenario.going() == []
+    assert not is_marked(scenario)
+    assert not leaves(scenario, "node-0")
+    await scenario.work(seconds=120)
+    assert scenario.going() == ["claim-0"], "it has been tried again"
+
+
+async def test_a_node_whose_deletion_is_refused_costs_the_others_no_budget() -> None:
+    scenario = Scenario(2, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
+
+    await scenario.work(seconds=60)
+
+    assert scenario.going() == ["claim-1"]
+    assert not is_marked(scenario)
+
+
+async def test_a_deletion_whose_answer_was_lost_is_not_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    delete = scenario.world.api.delete
+
+    async def lost(*arguments: Any, **named: Any) -> None:
+        await delete(*arguments, **named)
+        raise DOWN
+
+    monkeypatch.setattr(scenario.world.api, "delete", lost)
+
+    await scenario.work(seconds=40)
+
+    assert scenario.going() == ["claim-0"]
+    assert is_marked(scenario)
+    metric = "karpenter_nodeclaims_disrupted_total"
+    found = [
+        sample.value
+        for family in scenario.world.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == metric
+    ]
+    assert found == [1]
+
+
+async def test_a_deletion_that_nobody_answers_is_tried_again() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=5)
+
+    await scenario.work(seconds=30)
+
+    assert scenario.going() == ["claim-0"]
+
+
+async def test_a_deletion_that_nobody_ever_answers_is_given_up() -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=10_000)
+
+    await scenario.work(seconds=20)
+    assert leaves(scenario, "node-0")
+
+    await scenario.work(seconds=600)
+    assert not leaves(scenario, "node-0")
+    assert not is_marked(scenario)
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind"), [("patch", kinds.NODE), ("patch/status", kinds.NODE_CLAIM)]
+)
+@pytest.mark.parametrize("error", [REFUSED, DOWN])
+async def test_a_node_that_cannot_be_marked_is_as_it_was(
+    verb: str, kind: kinds.Kind[Any], error: ApiError
+) -> None:
+    scenario = Scenario(2, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse(verb, error, kind=kind)
+
+    await scenario.work(seconds=18)
+
+    assert not is_marked(scenario)
+    assert not leaves(scenario, "node-0")
+    await scenario.work(seconds=30)
+    assert scenario.going() == ["claim-1"], "the other does not wait for it"
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind"), [("patch", kinds.NODE), ("patch/status", kinds.NODE_CLAIM)]
+)
+async def test_a_mark_that_cannot_be_taken_back_is_tried_again(
+    verb: str, kind: kinds.Kind[Any]
+) -> None:
+    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
+    await scenario.work(seconds=16)
+    assert is_marked(scenario)
+    scenario.world.api.refuse(verb, DOWN, kind=kind, times=3)
+
+    await scenario.work(seconds=10)
+
+    assert not is_marked(scenario)
+
+
+async def test_what_is_refused_for_ever_is_not_tried_without_a_pause() -> None:
+    scenario = Scenario(3, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("patch", REFUSED, kind=kinds.NODE, times=10_000)
+    await scenario.work(seconds=15)
+
+    pauses = [await scenario.disruptor.run_once() for _ in range(10)]
+
+    assert min(pauses) > timedelta(0)

@@ -12,6 +12,7 @@ from controller.apis import kinds, labels
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.taints import Requirement
+from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.reconcilers.provisioning.replication import AT_THE_LIMIT, PERIOD, Replication
 from tests.reconcilers.test_disruption import Scenario as Disrupting
@@ -38,6 +39,12 @@ def make_world(replicas: int, **spec: Any) -> World:
     world = World()
     world.seed(make_class(), make_static(replicas, **spec))
     return world
+
+
+def leaving(world: World) -> set[str]:
+    """The claims that the mirror holds for on their way out."""
+    machines = world.cluster.state_nodes(world.clock())
+    return {one.claim.metadata.name for one in machines if one.claim and one.deleting}
 
 
 def staying(world: World) -> list[str]:
@@ -218,3 +225,53 @@ async def test_the_older_a_machine_the_less_life_it_has_left(
     found = lifetime_remaining(msgspec.structs.replace(claim, spec=spec), world.now)
 
     assert found == pytest.approx(left)
+
+
+async def test_a_claim_that_may_not_be_deleted_stays_whole_and_another_goes() -> None:
+    world = make_world(3)
+    await replicated(world)
+    first = staying(world)[0]
+    world.seed(make_static(2))
+    world.api.refuse("delete", ForbiddenError("the webhook says no", status=403))
+
+    await replicated(world)
+
+    assert first in staying(world)
+    assert len(staying(world)) == 2
+    assert leaving(world) == {c.metadata.name for c in world.claims() if c.metadata.is_deleting}
+
+
+@pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
+async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
+    lands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(3)
+    await replicated(world)
+    nodes = {claim.metadata.name: await _joined(world, claim) for claim in world.claims()}
+    world.seed(make_static(2))
+    replication = Replication(world.api, world.cluster, world.metrics, world.clock)
+    delete = world.api.delete
+
+    async def lost(*arguments: Any, **named: Any) -> None:
+        if lands:
+            await delete(*arguments, **named)
+        raise UnavailableError("no answer in time")
+
+    monkeypatch.setattr(world.api, "delete", lost)
+    first = staying(world)[0]
+    with pytest.raises(UnavailableError):
+        await replication.reconcile("fixed")
+    assert leaving(world) == set(), "it is as it was until somebody knows better"
+    monkeypatch.setattr(world.api, "delete", delete)
+    # The mirror has not heard of it yet, and meanwhile the others have become better to lose.
+    pod = make_running_pod("late", nodes[first])
+    world.api.seed(pod)
+    world.cluster.observe(kinds.POD, pod)
+
+    await replication.reconcile("fixed")
+    world.see()
+    await replication.reconcile("fixed")
+    world.see()
+
+    assert first not in staying(world)
+    assert len(staying(world)) == 2

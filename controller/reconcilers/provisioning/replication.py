@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from controller.apis import conditions
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.nodepool import NodePool
-from controller.apiserver.errors import NotFoundError
+from controller.apiserver.errors import (
+    ApiError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
 from controller.apiserver.port import ApiServer
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
@@ -45,6 +50,7 @@ class Replication:
     cluster: Cluster
     metrics: Metrics
     clock: Clock
+    _unanswered: set[str] = field(default_factory=set)
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Bring the number of a pool's claims to its `spec.replicas`."""
@@ -80,22 +86,51 @@ class Replication:
         return PERIOD
 
     async def _end(self, running: list[StateNode], count: int) -> None:
-        for one in sorted(running, key=self._rank)[: max(count, 0)]:
-            claim = one.claim
-            assert claim is not None
-            self.cluster.mark_for_deletion(claim.metadata.name)
-            try:
-                await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
-            except NotFoundError:
-                continue
-            self.metrics.disrupted(claim, "overprovisioned")
-            told = {"NodeClaim": claim.metadata.name, "NodePool": one.node_pool}
-            log.info("deleting nodeclaim beyond replicas", extra=told)
+        there = {claim.metadata.uid for claim in self.cluster.list(NODE_CLAIM)}
+        self._unanswered.intersection_update(there)
+        for one in sorted(running, key=self._rank):
+            if count <= 0:
+                return
+            count -= await self._delete(one)
 
-    def _rank(self, one: StateNode) -> Rank:
-        """Order machines by the harm of their end: unborn, empty, cheap, and protected last."""
+    async def _delete(self, one: StateNode) -> bool:
+        """Delete a machine's claim; returns whether it goes. One that does not is left as it was.
+
+        Raises:
+            UnavailableError: nobody knows whether it goes. It is the first to be tried again,
+                so that no other goes in its stead.
+
+        """
         claim = one.claim
         assert claim is not None
+        metadata = claim.metadata
+        told = {"NodeClaim": metadata.name, "NodePool": one.node_pool}
+        self.cluster.mark_for_deletion(metadata.name)
+        try:
+            await self.api.delete(NODE_CLAIM, metadata.name, uid=metadata.uid)
+        except NotFoundError:
+            return True
+        except (UnavailableError, TooManyRequestsError):
+            self._unanswered.add(metadata.uid)
+            self.cluster.unmark(metadata.name)
+            raise
+        except ApiError as error:
+            self.cluster.unmark(metadata.name)
+            log.warning("cannot delete nodeclaim beyond replicas: %s", error, extra=told)
+            return False
+        self.metrics.disrupted(claim, "overprovisioned")
+        log.info("deleting nodeclaim beyond replicas", extra=told)
+        return True
+
+    def _rank(self, one: StateNode) -> Rank:
+        """Order machines by the harm of their end: unborn, empty, cheap, and protected last.
+
+        Those whose deletion has been asked for already come first of all.
+        """
+        claim = one.claim
+        assert claim is not None
+        if claim.metadata.uid in self._unanswered:
+            return -1, False, 0.0, claim.metadata.name
         if not one.registered:
             return 0, False, 0.0, claim.metadata.name
         now = self.clock()
