@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
+from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference, to_wire
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.nodes import Node
 from controller.apis.workloads import (
@@ -17,6 +17,7 @@ from controller.apis.workloads import (
     PodDisruptionBudgetStatus,
 )
 from controller.apiserver.errors import ConflictError, ForbiddenError
+from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.termination.eviction import Eviction, pause
@@ -301,3 +302,21 @@ async def test_a_node_whose_instance_vanished_is_let_go_at_once(scenario: Scenar
 
     assert scenario.world.node(NODE) is None
     assert scenario.evicted() == []
+
+
+async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_carefully(
+    scenario: Scenario,
+) -> None:
+    taints = {"spec": {"taints": [to_wire(DISRUPTED)]}}
+    await scenario.world.api.patch(kinds.NODE, NODE, taints)
+    await scenario.delete_node()
+
+    await scenario.work(seconds=4)
+    node = scenario.world.node(NODE)
+    assert node is not None
+    assert node.metadata.labels[labels.EXCLUDE_FROM_LOAD_BALANCERS] == "karpenter"
+    assert node.spec.taints == [DISRUPTED]
+    assert scenario.world.cloud.machines, "a pod may have been bound a moment before the taint"
+
+    await scenario.work(seconds=5)
+    assert not scenario.world.cloud.machines

@@ -37,7 +37,10 @@ from controller.telemetry.metrics import Metrics
 
 POLL = timedelta(seconds=1)
 SETTLE = timedelta(seconds=5)
-"""Time after the taint in which the scheduler may still bind a pod it had already decided on."""
+"""Time after the taint in which the scheduler may still bind a pod it had already decided on.
+
+It runs from when the terminator first sees the taint, whoever set it, and when that was.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +103,11 @@ class Terminator:
         return False
 
     async def _taint(self, node: Node) -> Node:
-        if any(t.key == DISRUPTED.key and t.effect == DISRUPTED.effect for t in node.spec.taints):
-            self._tainted_at.setdefault(node.metadata.uid, self.clock() - SETTLE)
+        """Keep pods and load balancers off the node; disruption may have set the taint before."""
+        if DISRUPTED in node.spec.taints and (
+            labels.EXCLUDE_FROM_LOAD_BALANCERS in node.metadata.labels
+        ):
+            self._tainted_at.setdefault(node.metadata.uid, self.clock())
             return node
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         patch = {
@@ -109,7 +115,7 @@ class Terminator:
             "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
         }
         updated = await patched(self.api, self.cluster, NODE, node, patch)
-        self._tainted_at[node.metadata.uid] = self.clock()
+        self._tainted_at.setdefault(node.metadata.uid, self.clock())
         log.info("tainted node", extra={"Node": node.metadata.name})
         return updated
 
