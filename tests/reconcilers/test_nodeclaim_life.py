@@ -10,7 +10,9 @@ from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
 from controller.apis.nodes import Node
 from controller.apis.taints import Taint
+from controller.apiserver.errors import ApiError, ForbiddenError
 from controller.cloudprovider.errors import CreateError
+from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from tests.reconcilers.world import CLASS, Unprepared, World, make_class
@@ -198,6 +200,75 @@ async def test_a_claim_that_gets_nowhere_is_given_up(
     world.pass_time(minutes=minutes)
     world.see()
 
+    await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is None or claim.metadata.is_deleting
+
+
+class UnforeseenError(RuntimeError):
+    """Something that no provider says it raises."""
+
+
+async def test_a_launch_that_fails_as_nobody_expected_is_told_and_given_up_in_time(
+    world: World, lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> Instance:
+        raise UnforeseenError("a field is missing")
+
+    monkeypatch.setattr(world.cloud, "launch", fail)
+    world.seed(make_claim())
+    with pytest.raises(UnforeseenError):
+        await lifecycle.reconcile("claim")
+    world.see()
+    claim = world.claim("claim")
+    assert claim is not None
+    condition = conditions.find(claim.status.conditions, LAUNCHED)
+    assert condition is not None
+    assert (condition.reason, condition.message) == (
+        "LaunchFailed",
+        "UnforeseenError: a field is missing",
+    )
+
+    world.pass_time(minutes=6)
+    await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is None or claim.metadata.is_deleting
+
+
+@pytest.mark.parametrize("status", [403, 422, 500], ids=["forbidden", "invalid", "broken"])
+async def test_a_node_that_a_webhook_lets_nobody_write_is_given_up_in_time(
+    world: World, lifecycle: Lifecycle, status: int
+) -> None:
+    world.join(await launched(world, lifecycle))
+    refusal = ApiError("the webhook says no", status=status)
+    world.api.refuse("patch", refusal, kind=kinds.NODE, times=1000)
+
+    for _ in range(14):
+        with pytest.raises(ApiError):
+            await lifecycle.reconcile("claim")
+        world.see()
+        world.pass_time(minutes=1)
+    assert world.claim("claim") is not None
+    world.pass_time(minutes=2)
+    await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is None or claim.metadata.is_deleting
+
+
+async def test_a_claim_that_a_webhook_lets_nobody_write_is_given_up_in_time(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.seed(make_claim())
+    refusal = ForbiddenError("the webhook says no", status=403)
+    for verb in ("patch", "patch/status"):
+        world.api.refuse(verb, refusal, kind=kinds.NODE_CLAIM, times=1000)
+    with pytest.raises(ForbiddenError):
+        await lifecycle.reconcile("claim")
+
+    world.pass_time(minutes=6)
     await lifecycle.reconcile("claim")
 
     claim = world.claim("claim")

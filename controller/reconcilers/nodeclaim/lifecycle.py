@@ -16,6 +16,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import (
     CloudProviderError,
+    CreateError,
     InsufficientCapacityError,
     NodeClassNotReadyError,
 )
@@ -72,6 +73,15 @@ class Lifecycle:
             return None
         if claim.metadata.is_deleting:
             return await self.finalization.reconcile(claim)
+        try:
+            return await self._advance(claim)
+        except Exception:
+            # Whatever stands in a step's way, the time for it runs out.
+            if await self._gave_up(self.cluster.get(NODE_CLAIM, name) or claim):
+                return None
+            raise
+
+    async def _advance(self, claim: NodeClaim) -> timedelta | None:
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             claim = await self._finalizer(claim)
         for step in (self._launch, self._register):
@@ -100,10 +110,8 @@ class Lifecycle:
         except (InsufficientCapacityError, NodeClassNotReadyError) as error:
             await self._give_up_launch(claim, error)
             return None
-        except CloudProviderError as error:
-            claim = await self._report_launch_failure(claim, error)
-            if await self._gave_up(claim):
-                return None
+        except Exception as error:
+            await self._report_launch_failure(claim, error)
             raise
         log.info(
             "launched nodeclaim",
@@ -123,11 +131,13 @@ class Lifecycle:
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", event, str(error))
         await self._delete(claim, "insufficient_capacity" if capacity else "nodeclass_not_ready")
 
-    async def _report_launch_failure(
-        self, claim: NodeClaim, error: CloudProviderError
-    ) -> NodeClaim:
-        return await self._with_condition(
-            claim, LAUNCHED, "Unknown", reason=error.reason, message=str(error)[:MESSAGE_LIMIT]
+    async def _report_launch_failure(self, claim: NodeClaim, error: Exception) -> None:
+        if isinstance(error, CloudProviderError):
+            reason, message = error.reason, str(error)
+        else:
+            reason, message = CreateError.reason, f"{type(error).__name__}: {error}"
+        await self._with_condition(
+            claim, LAUNCHED, "Unknown", reason=reason, message=message[:MESSAGE_LIMIT]
         )
 
     async def _record_launch(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
@@ -247,11 +257,11 @@ class Lifecycle:
         return False
 
     async def _delete(self, claim: NodeClaim, reason: str) -> None:
-        self.metrics.disrupted(claim, reason)
         try:
             await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
             return
+        self.metrics.disrupted(claim, reason)
 
     async def _with_condition(
         self,
