@@ -128,8 +128,8 @@ class Options:
     """CA of that API server, PEM in base64; the controller's own CA when empty."""
 
     isolated_vpc: bool = False
-    """The VPC has no way to the Pricing and IAM APIs. On-demand prices are then estimated from
-    EC2's spot prices (a type that has none is not offered), and EC2NodeClasses must name an
+    """The VPC has no way to the Pricing and IAM APIs. On-demand prices are then those that ship
+    with the controller, whose date every EC2NodeClass tells, and EC2NodeClasses must name an
     instance profile that exists."""
 
     eks_control_plane: bool = False

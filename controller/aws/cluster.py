@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass, replace
 
 from controller.aws.session import Aws
@@ -33,7 +32,7 @@ class Cluster:
 
 
 class ClusterFacts:
-    """Asks EKS once, and again for the version from time to time."""
+    """What EKS said when it was first asked, with the version it told last."""
 
     def __init__(
         self,
@@ -41,23 +40,37 @@ class ClusterFacts:
         options: Options,
         *,
         dns: str = "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
         self._options = options
         self._dns = dns
-        self._clock = clock
         self._known: Cluster | None = None
-        self._asked_at = 0.0
+        self._asking = asyncio.Lock()
 
     async def get(self) -> Cluster:
-        """Return the cluster; settings win over what EKS says."""
-        if self._known is None or self._clock() - self._asked_at > VERSION_PERIOD:
-            found = await self._ask()
-            # Only the version may change under a running cluster; a CIDR never does.
-            self._known = replace(self._known, version=found.version) if self._known else found
-            self._asked_at = self._clock()
+        """Return the cluster; settings win over what EKS says.
+
+        Raises:
+            CloudProviderError: EKS does not answer and never has.
+
+        """
+        if self._known is None:
+            # Who comes meanwhile waits for the first one's answer.
+            async with self._asking:
+                if self._known is None:
+                    self._known = await self._ask()
         return self._known
+
+    async def refresh(self) -> None:
+        """Ask for the version again; nobody who wants the cluster waits for it.
+
+        Raises:
+            CloudProviderError: EKS does not answer; what was known stays known.
+
+        """
+        before = await self.get()
+        # Only the version may change under a running cluster; a CIDR never does.
+        self._known = replace(before, version=(await self._ask()).version)
 
     async def _ask(self) -> Cluster:
         name = self._options.cluster_name

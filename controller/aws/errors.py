@@ -3,6 +3,8 @@
 * CloudProviderError
   x AwsError             anything else AWS refuses; carries AWS's own code
   x ThrottledError       slow down; nothing may be concluded
+  x UnreachableError     nobody answered; nothing may be concluded
+  x RequestError         we wrote what AWS's own rules forbid: a fault of ours, never sent
   x NodeClaimNotFoundError, InsufficientCapacityError, CreateError: see the port
 
 Codes are kept as sets, each with the question it answers.
@@ -20,6 +22,7 @@ from botocore.exceptions import (
     ClientError,
     HTTPClientError,
     NoCredentialsError,
+    ParamValidationError,
     PartialCredentialsError,
 )
 
@@ -133,6 +136,12 @@ class UnreachableError(CloudProviderError):
     reason = "CloudUnreachable"
 
 
+class RequestError(CloudProviderError):
+    """The request breaks AWS's own rules and was never sent: trying again cannot help."""
+
+    reason = "InvalidRequest"
+
+
 @contextmanager
 def translated(operation: str = "") -> Iterator[None]:
     """Raise our errors in place of botocore's, with theirs chained."""
@@ -145,6 +154,11 @@ def translated(operation: str = "") -> Iterator[None]:
             f"{operation}: {exc}; give the controller's service account an EKS Pod Identity "
             "association or an eks.amazonaws.com/role-arn annotation",
             reason="NoCredentials",
+        ) from exc
+    except ParamValidationError as exc:
+        raise RequestError(
+            f"{operation}: the controller wrote a request that AWS does not take, which is a fault "
+            f"of its own; please report it: {exc}"
         ) from exc
     except (BotoCoreError, HTTPClientError) as exc:
         raise UnreachableError(f"{operation}: {exc}") from exc

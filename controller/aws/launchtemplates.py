@@ -11,6 +11,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +32,8 @@ IDLE = 60.0
 """Seconds after its last use until a template is deleted."""
 
 _GIB = 2**30 * MILLI
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +221,8 @@ class LaunchTemplates:
         self._clock = clock
         self._used_at: dict[str, float] = {}
         self._making: dict[str, asyncio.Task[None]] = {}
+        self._in_doubt: dict[str, float] = {}
+        self._is_hydrated = False
 
     async def ensure(self, templates: Iterable[LaunchTemplate]) -> None:
         """Make those that do not exist yet, at once; each once, however many ask for it."""
@@ -235,12 +240,17 @@ class LaunchTemplates:
             name = described["LaunchTemplateName"]
             if name.startswith(PREFIX):
                 self._used_at.setdefault(name, self._clock())
+        self._is_hydrated = True
+        log.info("took over launch templates", extra={"count": len(found)})
         return len(found)
 
     async def sweep(self) -> int:
         """Delete what has not been used for a while; return how many."""
+        if not self._is_hydrated:
+            await self.hydrate()
         now = self._clock()
-        idle = [name for name, used in self._used_at.items() if now - used > IDLE]
+        known = self._in_doubt | self._used_at
+        idle = [name for name, used in known.items() if now - used > IDLE]
         await self._delete_all(idle)
         return len(idle)
 
@@ -267,6 +277,9 @@ class LaunchTemplates:
         await asyncio.shield(making)
 
     async def _make(self, template: LaunchTemplate) -> None:
+        # Should the answer get lost, the template may be there all the same: one that nobody
+        # asks for again is deleted with those that are idle.
+        self._in_doubt[template.name] = self._clock()
         try:
             await self._aws.call(
                 "ec2",
@@ -283,7 +296,10 @@ class LaunchTemplates:
         except AwsError as exc:
             # The name says the content: whoever made it made the same.
             if exc.code not in ALREADY_EXISTS:
+                if not exc.is_server_fault:
+                    self._in_doubt.pop(template.name, None)
                 raise
+        self._in_doubt.pop(template.name, None)
         self._used_at[template.name] = self._clock()
 
     async def _delete_all(self, names: Sequence[str]) -> None:
@@ -296,6 +312,7 @@ class LaunchTemplates:
     async def _delete(self, name: str) -> None:
         # Forgotten first: a launch that comes meanwhile makes it anew, or EC2 says it is gone.
         self._used_at.pop(name, None)
+        self._in_doubt.pop(name, None)
         try:
             await self._aws.call("ec2", "delete_launch_template", LaunchTemplateName=name)
         except CloudProviderError as exc:

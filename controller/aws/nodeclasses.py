@@ -6,7 +6,7 @@ be reached nothing is concluded: the class keeps its status and is looked at aga
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -27,7 +27,6 @@ from controller.aws.errors import AwsError
 from controller.aws.families import AL2023, family_of
 from controller.aws.instanceprofiles import InstanceProfileError, InstanceProfiles
 from controller.aws.placementgroups import PlacementGroups
-from controller.aws.pricing import Pricing
 from controller.aws.reservations import Reservations
 from controller.aws.securitygroups import SecurityGroups
 from controller.aws.subnets import Subnets
@@ -63,6 +62,18 @@ class WantingError(Exception):
         self.status: ConditionStatus = status
 
 
+@dataclass(frozen=True, slots=True)
+class Caveat:
+    """Something a class should say that keeps nothing from being launched: a condition of its own.
+
+    It is False while there is something to say, otherwise absent, and `Ready` does not heed it.
+    """
+
+    kind: str
+    reason: str
+    message: str
+
+
 @dataclass(slots=True)
 class _Findings:
     """A status in the making."""
@@ -71,6 +82,7 @@ class _Findings:
     status: EC2NodeClassStatus
     now: datetime
     kinds: list[str] = field(default_factory=list)
+    caveats: list[str] = field(default_factory=list)
 
     async def step(self, kind: str, find_out: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Find out one thing, and set the condition that says how it went."""
@@ -92,10 +104,18 @@ class _Findings:
             self.status = msgspec.structs.replace(self.status, **found)
             self._set(kind, "True")
 
+    def warn(self, caveat: Caveat) -> None:
+        """Say something that does not count against the class."""
+        self.caveats.append(caveat.kind)
+        self._say(caveat.kind, "False", reason=caveat.reason, message=caveat.message)
+
     def _set(
         self, kind: str, status: ConditionStatus, *, reason: str = "", message: str = ""
     ) -> None:
         self.kinds.append(kind)
+        self._say(kind, status, reason=reason, message=message)
+
+    def _say(self, kind: str, status: ConditionStatus, *, reason: str, message: str) -> None:
         conditions = with_condition(
             self.status.conditions,
             kind,
@@ -114,7 +134,8 @@ class _Findings:
 
     def rolled_up(self) -> EC2NodeClass:
         """Return the class with Ready made from the conditions that were set, and no others."""
-        kept = [c for c in self.status.conditions if c.type in (*self.kinds, "Ready")]
+        said = {*self.kinds, *self.caveats, "Ready"}
+        kept = [c for c in self.status.conditions if c.type in said]
         conditions = rolled_up(
             kept, self.kinds, generation=self.node_class.metadata.generation, now=self.now
         )
@@ -134,8 +155,8 @@ class NodeClasses:
     profiles: InstanceProfiles
     reservations: Reservations
     placements: PlacementGroups
-    pricing: Pricing
     verify: Callable[[EC2NodeClass], Awaitable[None]]
+    caveats: Callable[[EC2NodeClass], Iterable[Caveat]]
     reserved_capacity: bool = True
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
@@ -154,6 +175,8 @@ class NodeClasses:
         await findings.step("SecurityGroupsReady", lambda: self._security(node_class))
         await findings.step("InstanceProfileReady", lambda: self._profile(node_class))
         await findings.step(VALIDATION, lambda: self._validation(findings))
+        for caveat in self.caveats(node_class):
+            findings.warn(caveat)
         return findings.rolled_up()
 
     async def _images(self, node_class: EC2NodeClass) -> dict[str, Any]:
@@ -246,13 +269,6 @@ class NodeClasses:
             user_data(family, Bootstrap(cluster=cluster, custom=spec.user_data or ""))
         except UserDataError as exc:
             raise WantingError("InvalidUserData", str(exc)) from exc
-        if not self.pricing.is_known:
-            told = "; ".join(f"{k}: {v}" for k, v in sorted(self.pricing.problems.items()))
-            raise WantingError(
-                "PricesUnknown",
-                "no price is known, so nothing can be chosen; allow pricing:GetProducts and "
-                f"ec2:DescribeSpotPriceHistory, and a way to their endpoints: {told}",
-            )
         refused = nodeclasstags.forbidden(spec.tags)
         if refused:
             raise WantingError(

@@ -30,16 +30,21 @@ from controller.aws.instancetypes import (
 )
 from controller.aws.pricing import Pricing
 from controller.aws.reservations import Reservations
+from controller.aws.rows import readable
 from controller.aws.session import Aws
 from controller.aws.subnets import Subnets
 from controller.aws.unavailable import Unavailable
 from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.compatibility import has
+from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import read
 
 PERIOD = 12 * 3600.0
 """Seconds between two readings of the instance types."""
+
+RETRY = 300.0
+"""Seconds until a failed reading is tried again."""
 
 RESERVED_DISCOUNT = 10_000_000
 """What is paid for already is chosen before anything else, yet in the order of its worth."""
@@ -59,7 +64,12 @@ class Machines:
         self.revision = 0
 
     async def refresh(self) -> None:
-        """Read all machines and where they are offered."""
+        """Read all machines and where they are offered.
+
+        Raises:
+            CloudProviderError: EC2 does not tell; what was known stays known.
+
+        """
         described = await self._aws.pages(
             "ec2",
             "describe_instance_types",
@@ -78,9 +88,16 @@ class Machines:
             PaginationConfig={"PageSize": 1000},
         )
         zones: dict[str, set[str]] = {}
-        for row in offered:
-            zones.setdefault(row["InstanceType"], set()).add(row["Location"])
-        by_name = {d["InstanceType"]: machine(d) for d in described}
+        for name, zone in readable(
+            offered, lambda row: (row["InstanceType"], row["Location"]), what="offerings"
+        ):
+            zones.setdefault(name, set()).add(zone)
+        read = {m.name: m for m in readable(described, machine, what="instance types")}
+        if not read or not zones:
+            raise CloudProviderError("EC2 lists no instance type that can be read")
+        # What cannot be read now and could before is taken to be as it was.
+        listed = {d.get("InstanceType") for d in described}
+        by_name = {n: m for n, m in self.by_name.items() if n in listed} | read
         found = {name: frozenset(places) for name, places in zones.items()}
         if by_name != self.by_name or found != self.zones:
             self.by_name, self.zones = by_name, found

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.apis.ec2nodeclass import PlacementGroupSelector
 from controller.aws.session import Aws
+from controller.cloudprovider.errors import CloudProviderError
 
 PERIOD = 60.0
 """Seconds for which an answer is believed."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +35,31 @@ class PlacementGroups:
         self._aws = aws
         self._clock = clock
         self._found: dict[PlacementGroupSelector, tuple[float, PlacementGroup]] = {}
+        self._asking = asyncio.Lock()
 
     async def find(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
         """Return the group that is selected and can be used, or None."""
         if selector is None:
             return None
-        since, group = self._found.get(selector, (float("-inf"), None))
-        if group is not None and self._clock() - since < PERIOD:
+        # Launches come together; whoever comes second uses the first one's answer.
+        async with self._asking:
+            since, known = self._found.get(selector, (float("-inf"), None))
+            if known is not None and self._clock() - since < PERIOD:
+                return known
+            try:
+                group = await self._ask(selector)
+            except CloudProviderError as exc:
+                if known is None:
+                    raise
+                log.warning("keeping a placement group as it was known", extra={"error": str(exc)})
+                group = known
+            if group is None:
+                self._found.pop(selector, None)
+            else:
+                self._found[selector] = (self._clock(), group)
             return group
+
+    async def _ask(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
         name, value = ("group-name", selector.name) if selector.name else ("", selector.id)
         # There is no filter for ids, so those are looked for among all.
         answer = await self._aws.call(
@@ -50,12 +72,10 @@ class PlacementGroups:
         )
         for d in answer.get("PlacementGroups", []):
             if value in (d.get("GroupId"), d.get("GroupName")):
-                group = PlacementGroup(
+                return PlacementGroup(
                     id=d["GroupId"],
                     name=d.get("GroupName", ""),
                     strategy=d.get("Strategy", ""),
                     partitions=d.get("PartitionCount", 0),
                 )
-                self._found[selector] = (self._clock(), group)
-                return group
         return None

@@ -1,22 +1,21 @@
 """What machines cost, as AWS tells.
 
 On-demand prices come from the Pricing API, spot prices from EC2, both every
-twelve hours. What cannot be read keeps its last known price; what was never
-known has none, and is not offered: a made-up price would be a decision.
-
-Where there is no way to the Pricing API at all, nothing would ever be offered on
-demand. There an on-demand price is estimated from the type's highest spot price: good
-enough to order types and to prefer spot, no more.
+twelve hours. What cannot be read keeps its last known price, and on-demand prices
+that were never read are those that ship with the controller: `caveat` says how old
+they are. What has no price at all is not offered: a made-up price would be a decision.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from controller.aws.pricelist import shipped
+from controller.aws.rows import readable
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
 
@@ -26,14 +25,9 @@ PERIOD = 12 * 3600.0
 RETRY = 300.0
 """Seconds until a failed reading is tried again."""
 
-SPOT_SHARE = 0.4
-"""What spot is taken to cost of an on-demand price that cannot be known; AWS's own figure is
-"up to 90 % off", and most pools are nearer to 60 %."""
-
+ON_DEMAND, SPOT = "on-demand", "spot"
+_RIGHTS = {ON_DEMAND: "pricing:GetProducts", SPOT: "ec2:DescribeSpotPriceHistory"}
 _PRODUCTS = "Linux/UNIX", "Linux/UNIX (Amazon VPC)"
-
-
-log = logging.getLogger(__name__)
 
 
 class Pricing:
@@ -43,8 +37,11 @@ class Pricing:
         self._aws = aws
         # No Pricing endpoint can be reached from an isolated VPC or from GovCloud.
         self._on_demand_readable = not isolated and not aws.region.startswith("us-gov-")
-        self._on_demand: dict[str, float] = {}
+        self._shipped = shipped(aws.region)
+        self._on_demand: dict[str, float] = dict(self._shipped.prices)
         self._spot: dict[tuple[str, str], float] = {}
+        self._read_at: dict[str, datetime] = {}
+        self._refreshing = asyncio.Lock()
         self.revision = 0
         self.problems: dict[str, str] = {}
         """What could not be read the last time, by kind: `on-demand`, `spot`."""
@@ -58,26 +55,48 @@ class Pricing:
         return self._spot.get((instance_type, zone))
 
     @property
-    def is_known(self) -> bool:
-        """Whether there is any price to decide by."""
-        return bool(self._on_demand or self._spot)
+    def caveat(self) -> str:
+        """What whoever buys by these prices must know; empty while they are those of today."""
+        told = []
+        if ON_DEMAND not in self._read_at or ON_DEMAND in self.problems:
+            told.append(f"on-demand prices are {self._provenance}: {self._reason(ON_DEMAND)}")
+        if SPOT in self.problems:
+            since = self._read_at.get(SPOT)
+            age = f"those of {since:%Y-%m-%d %H:%M} UTC" if since else "unknown, so none is bought"
+            told.append(f"spot prices are {age}: {self._reason(SPOT)}")
+        return "; ".join(told)
+
+    @property
+    def _provenance(self) -> str:
+        since = self._read_at.get(ON_DEMAND)
+        if since:
+            return f"those of {since:%Y-%m-%d %H:%M} UTC"
+        return f"those of {self._shipped.region} on {self._shipped.day}, as shipped"
+
+    def _reason(self, kind: str) -> str:
+        if kind == ON_DEMAND and not self._on_demand_readable:
+            return "the Pricing API cannot be reached from here"
+        if kind not in self.problems:
+            return "they are being read"
+        return f"{self.problems[kind]}; allow {_RIGHTS[kind]}, and a way to its endpoint"
 
     async def refresh(self) -> bool:
         """Read all prices anew; return whether every reading succeeded."""
-        self.problems = {}
-        await self._reading("spot", self._read_spot)
-        if self._on_demand_readable:
-            await self._reading("on-demand", self._read_on_demand)
-        else:
-            self._estimate_on_demand()
-        self.revision += 1
-        return not self.problems
-
-    async def _reading(self, kind: str, read: Any) -> None:
-        try:
-            await read()
-        except CloudProviderError as exc:
-            self.problems[kind] = str(exc)
+        async with self._refreshing:
+            readings = {SPOT: self._read_spot}
+            if self._on_demand_readable:
+                readings[ON_DEMAND] = self._read_on_demand
+            problems = {}
+            for kind, read in readings.items():
+                try:
+                    await read()
+                except CloudProviderError as exc:
+                    problems[kind] = str(exc)
+                else:
+                    self._read_at[kind] = datetime.now(UTC)
+            self.problems = problems
+            self.revision += 1
+            return not problems
 
     async def _read_on_demand(self) -> None:
         found: dict[str, float] = {}
@@ -96,14 +115,8 @@ class Pricing:
             found.update(parsed(listed, currency))
         if not found:
             raise CloudProviderError("the Pricing API returned no on-demand price")
-        self._on_demand |= found
-
-    def _estimate_on_demand(self) -> None:
-        log.info("there is no way to the Pricing API: on-demand prices are estimates")
-        highest: dict[str, float] = {}
-        for (instance_type, _), price in self._spot.items():
-            highest[instance_type] = max(price, highest.get(instance_type, 0.0))
-        self._on_demand = {name: price / SPOT_SHARE for name, price in highest.items()}
+        # What ships is for want of better: it fills no gap in what the region itself says.
+        self._on_demand = self._on_demand | found if ON_DEMAND in self._read_at else found
 
     async def _read_spot(self) -> None:
         listed = await self._aws.pages(
@@ -114,10 +127,9 @@ class Pricing:
             StartTime=datetime.now(UTC),
         )
         newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-        for row in listed:
-            key = row["InstanceType"], row["AvailabilityZone"]
-            if key not in newest or row["Timestamp"] > newest[key][0]:
-                newest[key] = row["Timestamp"], float(row["SpotPrice"])
+        for key, since, price in readable(listed, _spot_row, what="spot prices"):
+            if key not in newest or since > newest[key][0]:
+                newest[key] = since, price
         if not newest:
             raise CloudProviderError("EC2 returned no spot price")
         self._spot |= {key: price for key, (_, price) in newest.items()}
@@ -137,17 +149,23 @@ def _filters(region: str, tenancy: str, family: str) -> list[dict[str, str]]:
     return [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in wanted.items()]
 
 
+def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]:
+    price = float(row["SpotPrice"])
+    return (row["InstanceType"], row["AvailabilityZone"]), row["Timestamp"], price
+
+
 def parsed(listed: Iterable[Any], currency: str = "USD") -> Mapping[str, float]:
     """Return prices by instance type from products of the Pricing API; free ones are left out."""
-    prices: dict[str, float] = {}
-    for text in listed:
-        product = json.loads(text) if isinstance(text, str) else text
-        instance_type = product["product"]["attributes"].get("instanceType")
-        if not instance_type:
-            continue
-        for term in product["terms"].get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get(currency, 0))
-                if price > 0:
-                    prices[instance_type] = price
-    return prices
+    read = readable(listed, lambda product: _product(product, currency), what="products")
+    return {instance_type: price for instance_type, price in read if price > 0}
+
+
+def _product(listed: Any, currency: str) -> tuple[str, float]:
+    product = json.loads(listed) if isinstance(listed, str) else listed
+    instance_type = product["product"]["attributes"].get("instanceType") or ""
+    prices = [
+        float(dimension["pricePerUnit"].get(currency, 0))
+        for term in product["terms"].get("OnDemand", {}).values()
+        for dimension in term["priceDimensions"].values()
+    ]
+    return instance_type, max(prices, default=0.0) if instance_type else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from controller.apis import labels
@@ -14,17 +14,19 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.aws import kubelet
 from controller.aws.amis import AMIs
-from controller.aws.cluster import ClusterFacts
+from controller.aws.cluster import VERSION_PERIOD, ClusterFacts
 from controller.aws.drift import drift_reason
+from controller.aws.errors import RequestError
 from controller.aws.instanceprofiles import COLLECT_PERIOD, InstanceProfiles
 from controller.aws.instances import Instances
 from controller.aws.instancetypes import Limits
 from controller.aws.interruptions import Interruptions
 from controller.aws.launching import Launcher
 from controller.aws.launchtemplates import LaunchTemplates
-from controller.aws.nodeclasses import NodeClasses
+from controller.aws.nodeclasses import Caveat, NodeClasses
 from controller.aws.offerings import PERIOD as TYPES_PERIOD
 from controller.aws.offerings import RESERVATION_ID, InstanceTypes, Machines
+from controller.aws.offerings import RETRY as TYPES_RETRY
 from controller.aws.placementgroups import PlacementGroups
 from controller.aws.pricing import PERIOD as PRICES_PERIOD
 from controller.aws.pricing import RETRY as PRICES_RETRY
@@ -50,6 +52,9 @@ from controller.options import Options
 
 SWEEP = 10.0
 """Seconds between two looks at what has grown old."""
+
+PRICES_PATIENCE = 10.0
+"""Seconds for which the first decision waits for prices; then it is made by those that ship."""
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +86,9 @@ class AWSCloudProvider:
         self._loading = asyncio.Lock()
         self._in_reservation: dict[str, str] = {}
         self._types_due = self._prices_due = float("-inf")
-        self._cluster = ClusterFacts(aws, options, dns=cluster_dns, clock=clock)
+        self._is_ready = False
+        self._first_prices: asyncio.Task[bool] | None = None
+        self._cluster = ClusterFacts(aws, options, dns=cluster_dns)
         self.pricing = Pricing(aws, isolated=options.isolated_vpc)
         self._unavailable = Unavailable(clock=clock)
         self._subnets = Subnets(
@@ -135,8 +142,8 @@ class AWSCloudProvider:
             profiles=self._profiles,
             reservations=self._reservations,
             placements=self._placements,
-            pricing=self.pricing,
             verify=verification.verify,
+            caveats=self._caveats,
             reserved_capacity=gates.reserved_capacity,
         )
 
@@ -146,19 +153,19 @@ class AWSCloudProvider:
         """Load machines and prices, and take over launch templates that exist.
 
         Raises:
-            CloudProviderError: EC2 cannot be asked; nothing could be decided.
+            CloudProviderError: EC2 tells no instance types; nothing could be decided.
 
         """
-        await self._load()
+        await self._known()
         if self._shifts_zones:
-            await self._shift.refresh()
-        found = await self.templates.hydrate()
-        log.info("took over launch templates", extra={"count": found})
+            await _tried(self._shift.refresh)
+        await _tried(self.templates.hydrate)
 
     async def run(self) -> None:
         """Keep what is known fresh and delete idle launch templates, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_every(SWEEP, self._load))
+            tasks.create_task(_every(SWEEP, self._refresh))
+            tasks.create_task(_every(VERSION_PERIOD, self._cluster.refresh))
             tasks.create_task(_every(SWEEP, self.templates.sweep))
             tasks.create_task(_every(COLLECT_PERIOD, self.collect_profiles))
             tasks.create_task(
@@ -184,7 +191,7 @@ class AWSCloudProvider:
         wrong = kubelet.problems(node_class.spec.kubelet)
         if wrong:
             raise NodeClassNotReadyError("; ".join(wrong))
-        await self._load()
+        await self._known()
         return self._types.of(node_class)
 
     async def launch(
@@ -194,7 +201,7 @@ class AWSCloudProvider:
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
         """Launch the claim's instance, once."""
-        await self._load()
+        await self._known()
         return await self._launcher.launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
@@ -223,7 +230,7 @@ class AWSCloudProvider:
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
         """Return the class with its status found anew."""
-        await self._load()
+        await self._known()
         return await self._classes.resolve(node_class, now=now)
 
     async def release(self, node_class: EC2NodeClass) -> None:
@@ -233,7 +240,7 @@ class AWSCloudProvider:
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return why the instance no longer matches its class, or None."""
-        await self._load()
+        await self._known()
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         every = await self.instance_types(node_class)
         instance_type = next((t for t in every if t.name == name), None)
@@ -287,26 +294,64 @@ class AWSCloudProvider:
             RepairPolicy("ContainerRuntimeReady", "False", half_an_hour),
         )
 
-    async def _load(self) -> None:
-        """Read machines and prices when they are due; who comes meanwhile waits for the first."""
-        if self._clock() < min(self._types_due, self._prices_due):
+    def _caveats(self, node_class: EC2NodeClass) -> Iterator[Caveat]:
+        if self.pricing.caveat:
+            yield Caveat("PricesCurrent", "PricesOutdated", self.pricing.caveat)
+
+    async def _known(self) -> None:
+        """Wait until there is something to decide by; whoever comes meanwhile waits for the first.
+
+        Nobody waits for what is known already to be read again: `_refresh` does that.
+        """
+        if self._is_ready:
             return
         async with self._loading:
-            if self._clock() >= self._types_due:
-                await self._machines.refresh()
+            if self._is_ready:
+                return
+            if self._first_prices is None:
+                self._first_prices = asyncio.create_task(_tried(self._refresh_prices))
+            await self._machines.refresh()
+            self._types_due = self._clock() + TYPES_PERIOD
+            await asyncio.wait({self._first_prices}, timeout=PRICES_PATIENCE)
+            self._is_ready = True
+
+    async def _refresh(self) -> None:
+        """Read anew what is due; what cannot be read stays in use as it was last known."""
+        if self._clock() >= self._types_due:
+            self._types_due = self._clock() + TYPES_RETRY
+            if await _tried(self._machines.refresh):
                 self._types_due = self._clock() + TYPES_PERIOD
-            if self._clock() >= self._prices_due:
-                complete = await self.pricing.refresh()
-                self._prices_due = self._clock() + (PRICES_PERIOD if complete else PRICES_RETRY)
-                for kind, problem in self.pricing.problems.items():
-                    log.warning("keeping the last known prices", extra={kind: problem})
+        if self._clock() >= self._prices_due:
+            await _tried(self._refresh_prices)
+
+    async def _refresh_prices(self) -> None:
+        self._prices_due = self._clock() + PRICES_RETRY
+        if await self.pricing.refresh():
+            self._prices_due = self._clock() + PRICES_PERIOD
+        for kind, problem in self.pricing.problems.items():
+            log.warning("keeping the last known prices", extra={kind: problem})
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Do a piece of work again and again; when AWS fails it, the next time is another chance."""
+    """Do a piece of work again and again, whatever becomes of it."""
     while True:
         await asyncio.sleep(seconds)
-        try:
-            await work()
-        except CloudProviderError as exc:
-            log.warning("will try again", extra={"error": str(exc)})
+        await _tried(work)
+
+
+async def _tried(work: Callable[[], Awaitable[object]]) -> bool:
+    """Do a piece of work that the rest can do without; return whether it was done.
+
+    What fails here must not end the leader: another one would fail in the same way.
+    """
+    try:
+        await work()
+    except RequestError as exc:
+        log.error("a request of ours is wrong", extra={"error": str(exc)})
+    except CloudProviderError as exc:
+        log.warning("will try again", extra={"error": str(exc)})
+    except Exception as exc:
+        log.error("unexpected error, will try again", exc_info=exc)
+    else:
+        return True
+    return False

@@ -8,6 +8,7 @@ own arithmetic. A subnet that had no address left is avoided for three minutes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from controller.apis.ec2nodeclass import SelectorTerm
 from controller.aws.selectors import tag_filters
 from controller.aws.session import Aws
 from controller.aws.unavailable import TTL
+from controller.cloudprovider.errors import CloudProviderError
 
 ADDRESS_PERIOD = 300.0
 """Seconds for which a count of free addresses is believed."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Subnets:
         self._in_flight: dict[str, int] = {}
         self._full_until: dict[str, float] = {}
         self._asking = asyncio.Lock()
+        self._counting = asyncio.Lock()
 
     async def find(self, terms: Sequence[SelectorTerm]) -> tuple[Subnet, ...]:
         """Return what any of the terms selects, most free addresses first."""
@@ -109,13 +114,28 @@ class Subnets:
         self._known.clear()
 
     async def _refresh(self, ids: list[str]) -> None:
-        now = self._clock()
-        async with self._asking:
-            stale = [
-                i for i in ids if i not in self._known or now - self._known[i][0] > ADDRESS_PERIOD
-            ]
-            if stale:
+        if not self._stale(ids):
+            return
+        # A lock of its own: a launch never waits for what classes ask.
+        async with self._counting:
+            stale = self._stale(ids)
+            if not stale:
+                return
+            try:
                 await self._describe([{"Name": "subnet-id", "Values": stale}])
+            except CloudProviderError as exc:
+                known = [i for i in stale if i in self._known]
+                if len(known) < len(stale):
+                    raise
+                log.warning(
+                    "keeping counts of free addresses as they were known", extra={"error": str(exc)}
+                )
+                for subnet_id in known:
+                    self._known[subnet_id] = (self._clock(), self._known[subnet_id][1])
+
+    def _stale(self, ids: Iterable[str]) -> list[str]:
+        now = self._clock()
+        return [i for i in ids if i not in self._known or now - self._known[i][0] > ADDRESS_PERIOD]
 
     async def _describe(self, filters: list[dict[str, Any]]) -> list[Subnet]:
         described = await self._aws.pages("ec2", "describe_subnets", "Subnets", Filters=filters)

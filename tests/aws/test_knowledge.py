@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 
-from controller.apis import labels
+from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import SelectorTerm
 from controller.aws.batching import Batcher
 from controller.aws.errors import FleetError, launch_failure, launch_reason
+from controller.aws.pricelist import shipped
+from controller.aws.pricelist.__main__ import read as read_tables
+from controller.aws.pricelist.__main__ import rendered
 from controller.aws.pricing import Pricing, parsed
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import pricing_region
@@ -24,7 +27,7 @@ from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,
 )
-from tests.aws.builders import Clock, ready
+from tests.aws.builders import NOW, Clock, make_claim, ready
 from tests.aws.conftest import Region
 
 
@@ -147,15 +150,86 @@ def test_free_products_have_no_price() -> None:
 
 async def test_the_last_known_price_is_kept_and_none_is_made_up() -> None:
     refused = CloudProviderError("pricing:GetProducts is not allowed")
-    aws = Scripted(get_products=[product("m5.large", "0.096")], describe_spot_price_history=[])
+    aws = Scripted(get_products=[product("m5.large", "0.123")], describe_spot_price_history=[])
     pricing = Pricing(aws)
     assert not await pricing.refresh()
+    assert "on-demand" not in pricing.caveat
     aws.answers["get_products"] = refused
     assert not await pricing.refresh()
+    assert pricing.on_demand("m5.large") == 0.123
+    assert pricing.on_demand("m5.xlarge") is None, "the region itself has not told one"
+    assert "on-demand prices are those of 20" in pricing.caveat
+    assert "not allowed" in pricing.caveat
+    assert "spot prices are unknown, so none is bought: EC2 returned no spot price" in (
+        pricing.caveat
+    )
+
+
+async def test_prices_that_were_never_read_are_those_that_ship_and_say_their_day() -> None:
+    refused = CloudProviderError("could not connect to the endpoint")
+    pricing = Pricing(Scripted(get_products=refused, describe_spot_price_history=refused))
+    assert pricing.on_demand("m5.large") == pytest.approx(0.096)
+
+    assert not await pricing.refresh()
+
+    assert pricing.on_demand("m5.large") == pytest.approx(0.096)
+    day = shipped("us-west-2").day
+    assert f"on-demand prices are those of us-east-1 on {day}, as shipped: " in pricing.caveat
+    assert "could not connect" in pricing.caveat
+
+
+@pytest.mark.parametrize(
+    ("home", "priced_as"),
+    [
+        ("us-east-1", "us-east-1"),
+        ("eu-central-1", "us-east-1"),
+        ("us-gov-east-1", "us-gov-east-1"),
+        ("us-gov-mid-1", "us-gov-west-1"),
+        ("cn-northwest-1", "cn-north-1"),
+    ],
+)
+def test_every_region_has_prices_that_ship_dated(home: str, priced_as: str) -> None:
+    found = shipped(home)
+    assert found.region == priced_as
+    date.fromisoformat(found.day)
+    assert len(found.prices) > 300
+    assert all(price > 0 for price in found.prices.values())
+
+
+def test_the_list_that_ships_is_rendered_from_a_table_of_karpenters() -> None:
+    text = """// generated at 2026-07-20T13:44:30Z for us-east-1
+    var Prices = map[string]map[ec2types.InstanceType]float64{
+\t"us-east-1": {
+\t\t// a1 family
+\t\t"a1.large": 0.051000, "a1.medium": 0.025500,
+\t\t"c5-flex.large": 0.08,
+\t},
+"""
+    tables = read_tables(text)
+    expected = {"a1": {"large": 0.051, "medium": 0.0255}, "c5-flex": {"large": 0.08}}
+    assert tables == {"us-east-1": ("2026-07-20", expected)}
+    written = json.loads(rendered("a release", tables))
+    assert written["regions"]["us-east-1"] == {"day": "2026-07-20", "prices": expected}
+
+
+async def test_a_price_that_cannot_be_read_costs_only_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = [
+        {"InstanceType": "c5.large"},
+        spot_row("m5.large", "us-west-2a", "0.04"),
+        spot_row("m5.large", "us-west-2b", "cheap"),
+    ]
+    products = ["{", '{"product": {}}', product("m5.large", "0.096")]
+    pricing = Pricing(Scripted(get_products=products, describe_spot_price_history=rows))
+
+    assert await pricing.refresh()
+
     assert pricing.on_demand("m5.large") == 0.096
-    assert pricing.on_demand("m5.xlarge") is None
-    assert "not allowed" in pricing.problems["on-demand"]
-    assert "no spot price" in pricing.problems["spot"]
+    assert pricing.spot("m5.large", "us-west-2a") == 0.04
+    assert pricing.spot("m5.large", "us-west-2b") is None
+    told = [str(r.__dict__.get("rows")) for r in caplog.records if r.levelname == "ERROR"]
+    assert any("c5.large" in rows and "cheap" in rows for rows in told)
 
 
 def spot_row(instance_type: str, zone: str, price: str) -> dict[str, Any]:
@@ -167,23 +241,16 @@ def spot_row(instance_type: str, zone: str, price: str) -> dict[str, Any]:
     }
 
 
-async def test_without_a_way_to_the_pricing_api_on_demand_prices_follow_spot() -> None:
-    rows = [
-        spot_row("m5.large", "us-west-2a", "0.04"),
-        spot_row("m5.large", "us-west-2b", "0.02"),
-        spot_row("c5.large", "us-west-2a", "0.03"),
-    ]
-    pricing = Pricing(Scripted(describe_spot_price_history=rows), isolated=True)
+async def test_without_a_way_to_the_pricing_api_it_is_not_asked() -> None:
+    rows = [spot_row("m5.large", "us-west-2a", "0.04")]
+    aws = Scripted(describe_spot_price_history=rows)
+    pricing = Pricing(aws, isolated=True)
 
     assert await pricing.refresh()
 
-    large, small = pricing.on_demand("m5.large"), pricing.on_demand("c5.large")
-    assert large is not None
-    assert small is not None
-    assert large > small > 0.03
-    assert large == pytest.approx(0.1)
-    assert pricing.on_demand("m5.metal") is None
-    assert pricing.problems == {}
+    assert aws.asked == ["describe_spot_price_history"]
+    assert pricing.on_demand("m5.large") == pytest.approx(0.096)
+    assert "the Pricing API cannot be reached from here" in pricing.caveat
 
 
 @pytest.mark.parametrize(
@@ -200,21 +267,46 @@ def test_prices_are_asked_for_where_they_are_known(home: str, endpoint: str) -> 
     assert pricing_region(home) == endpoint
 
 
-async def test_without_any_price_nothing_is_offered_and_the_class_says_so(
-    provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
+async def test_without_a_way_to_prices_nodes_are_bought_by_those_that_ship_and_the_class_says_so(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object) -> bool:
-        provider.pricing.problems = {"on-demand": "get_products: not authorized"}
-        return False
+    async def refuse(*_: object) -> None:
+        raise CloudProviderError("get_products: could not connect to the endpoint")
 
-    monkeypatch.setattr(provider.pricing, "refresh", refuse)
+    monkeypatch.setattr(provider.pricing, "_read_on_demand", refuse)
+    monkeypatch.setattr(provider.pricing, "_read_spot", refuse)
     node_class = await ready(provider)
-    (validation,) = [c for c in node_class.status.conditions if c.type == "ValidationSucceeded"]
-    assert (validation.status, validation.reason) == ("False", "PricesUnknown")
-    assert "get_products: not authorized" in validation.message
-    types = await provider.instance_types(node_class)
-    assert types
-    assert not any(o.available for t in types for o in t.offerings)
+
+    assert conditions.is_true(node_class.status.conditions, "Ready")
+    caveat = conditions.find(node_class.status.conditions, "PricesCurrent")
+    assert caveat is not None
+    assert (caveat.status, caveat.reason) == ("False", "PricesOutdated")
+    assert "could not connect" in caveat.message
+    assert shipped("us-west-2").day in caveat.message
+    instance = await provider.launch(make_claim(), node_class)
+    assert instance.capacity_type == "on-demand"
+
+    monkeypatch.undo()
+    await provider.pricing.refresh()
+    mended = await provider.resolve(node_class, now=NOW)
+    assert conditions.find(mended.status.conditions, "PricesCurrent") is None
+
+
+async def test_the_first_decision_does_not_wait_long_for_prices(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    async def late(*_: object) -> bool:
+        await answered.wait()
+        return True
+
+    monkeypatch.setattr("controller.aws.provider.PRICES_PATIENCE", 0.01)
+    monkeypatch.setattr(provider.pricing, "refresh", late)
+    node_class = await ready(provider)
+    instance = await provider.launch(make_claim(), node_class)
+    assert instance.capacity_type == "on-demand"
+    answered.set()
 
 
 # Addresses.

@@ -1,0 +1,258 @@
+"""One auxiliary call that fails must not stop work whose facts are known already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.ec2nodeclass import PlacementGroupSelector, SelectorTerm
+from controller.aws.cluster import ClusterFacts
+from controller.aws.errors import RequestError, UnreachableError
+from controller.aws.offerings import PERIOD, Machines
+from controller.aws.placementgroups import PlacementGroups
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import Session
+from controller.aws.subnets import Subnets
+from controller.cloudprovider.errors import CloudProviderError, ThrottledError
+from controller.options import Options
+from testbed.cloud.instancetypes import TYPES
+from tests.aws.builders import CLUSTER, ON_DEMAND, Clock, make_claim, ready, within
+from tests.aws.conftest import Region
+
+Start = Callable[[], AWSCloudProvider]
+
+
+class Answering:
+    """AWS by a function per operation; counts what it is asked."""
+
+    region = "us-west-2"
+
+    def __init__(self, **answers: Callable[[], Any]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> Any:
+        self.asked.append(operation)
+        await asyncio.sleep(0)
+        return self.answers[operation]()
+
+    async def waiting_call(self, service: str, operation: str, **parameters: Any) -> Any:
+        return await self.call(service, operation, **parameters)
+
+    async def pages(self, service: str, operation: str, key: str, **parameters: Any) -> Any:
+        return await self.call(service, operation, **parameters)
+
+
+def refuse() -> Any:
+    raise ThrottledError("slow down (RequestLimitExceeded)")
+
+
+# What cannot be read.
+
+
+async def test_a_machine_that_cannot_be_read_costs_only_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    described = [TYPES["m5.large"], {"InstanceType": "x99.large", "VCpuInfo": {}}]
+    offered = [{"InstanceType": "m5.large", "Location": "us-west-2a"}, {"Location": "us-west-2a"}]
+    aws = Answering(
+        describe_instance_types=lambda: described,
+        describe_instance_type_offerings=lambda: offered,
+    )
+    machines = Machines(aws)
+    await machines.refresh()
+    assert set(machines.by_name) == {"m5.large"}
+    assert machines.zones == {"m5.large": {"us-west-2a"}}
+    assert any("x99.large" in str(r.__dict__.get("rows")) for r in caplog.records)
+
+    described[:] = [{**TYPES["m5.large"], "MemoryInfo": None}, TYPES["c5.large"]]
+    await machines.refresh()
+    assert set(machines.by_name) == {"m5.large", "c5.large"}, "it is taken to be as it was"
+
+
+@pytest.mark.parametrize("error", [KeyError("VCpuInfo"), ThrottledError("slow down")])
+async def test_whatever_fails_in_the_background_does_not_end_the_leader(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch, error: Exception, clock: Clock
+) -> None:
+    await provider.start()
+    failed = asyncio.Event()
+    times = 0
+
+    async def fail() -> None:
+        nonlocal times
+        times += 1
+        if times > 1:
+            failed.set()
+        clock.advance(PERIOD)
+        raise error
+
+    monkeypatch.setattr("controller.aws.provider.SWEEP", 0.001)
+    monkeypatch.setattr(provider._machines, "refresh", fail)
+    clock.advance(PERIOD)
+    running = asyncio.create_task(provider.run())
+    await failed.wait()
+    assert not running.done()
+    running.cancel()
+
+
+async def test_types_that_cannot_be_read_again_stay_as_they_were_known(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    node_class = await ready(provider)
+
+    async def fail() -> None:
+        refuse()
+
+    monkeypatch.setattr(provider._machines, "refresh", fail)
+    clock.advance(PERIOD + 1)
+
+    assert await provider.instance_types(node_class)
+    assert (await provider.launch(make_claim(), node_class)).instance_type
+
+
+# The cluster.
+
+
+async def test_a_cluster_that_is_known_needs_no_answer_from_eks(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(
+        action="DescribeCluster", code="ServerException", status=500, times=None
+    )
+    clock.advance(3600)
+    assert (await provider.launch(make_claim(), node_class)).instance_type
+
+
+async def test_the_version_of_the_cluster_is_followed() -> None:
+    cluster = {"version": "1.35", "endpoint": "https://a"}
+    aws = Answering(describe_cluster=lambda: {"cluster": cluster})
+    facts = ClusterFacts(aws, Options(cluster_name=CLUSTER))
+    await asyncio.gather(*(facts.get() for _ in range(10)))
+    assert aws.asked == ["describe_cluster"]
+    cluster["version"] = "1.36"
+    await facts.refresh()
+    assert (await facts.get()).version == "1.36"
+    aws.answers["describe_cluster"] = refuse
+    with pytest.raises(ThrottledError):
+        await facts.refresh()
+    assert (await facts.get()).version == "1.36"
+
+
+# Placement groups and subnets.
+
+GROUP = PlacementGroupSelector(name="together")
+
+
+async def test_a_placement_group_is_asked_for_once_and_kept_while_ec2_does_not_answer() -> None:
+    clock = Clock()
+    row = {"GroupId": "pg-1", "GroupName": "together", "Strategy": "cluster"}
+    aws = Answering(describe_placement_groups=lambda: {"PlacementGroups": [row]})
+    groups = PlacementGroups(aws, clock=clock)
+
+    found = await asyncio.gather(*(groups.find(GROUP) for _ in range(20)))
+
+    assert {g.id for g in found if g} == {"pg-1"}
+    assert len(aws.asked) == 1
+    clock.advance(61)
+    aws.answers["describe_placement_groups"] = refuse
+    kept = await asyncio.gather(*(groups.find(GROUP) for _ in range(20)))
+    assert {g.id for g in kept if g} == {"pg-1"}
+    assert len(aws.asked) == 2, "a call that fails is not made again at once"
+    with pytest.raises(ThrottledError):
+        await groups.find(PlacementGroupSelector(name="never seen"))
+
+
+SUBNET = {"SubnetId": "s-1", "AvailabilityZone": "a", "AvailableIpAddressCount": 9}
+
+
+async def test_a_launch_does_not_wait_for_what_classes_ask() -> None:
+    answered = asyncio.Event()
+
+    class Slow(Answering):
+        async def pages(self, *_: Any, **parameters: Any) -> Any:
+            if parameters["Filters"][0]["Name"] != "subnet-id":
+                await answered.wait()
+            return [SUBNET]
+
+    subnets = Subnets(Slow(), clock=Clock())
+    asking = asyncio.create_task(subnets.find([SelectorTerm(tags={"a": "b"})]))
+    await asyncio.sleep(0)
+
+    async with asyncio.timeout(5):
+        assert set(await subnets.for_launch(["s-1"])) == {"a"}
+
+    answered.set()
+    await asking
+
+
+async def test_addresses_that_cannot_be_counted_again_stay_as_they_were_known() -> None:
+    clock = Clock()
+    aws = Answering(describe_subnets=lambda: [SUBNET])
+    subnets = Subnets(aws, clock=clock)
+    await subnets.for_launch(["s-1"])
+    aws.answers["describe_subnets"] = refuse
+    clock.advance(301)
+    assert set(await subnets.for_launch(["s-1"])) == {"a"}
+    assert set(await subnets.for_launch(["s-1"])) == {"a"}
+    assert len(aws.asked) == 2
+    with pytest.raises(ThrottledError):
+        await subnets.for_launch(["s-1", "s-2"])
+
+
+# Templates.
+
+
+async def test_a_template_whose_answer_was_lost_is_found_again(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    await provider.start()
+    node_class = await ready(provider, tags={"for": "a lost answer"})
+    clock.advance(61)
+    await provider.templates.sweep()
+    ec2 = region.client("ec2")
+    assert ec2.describe_launch_templates()["LaunchTemplates"] == []
+    region.control.order_fault(
+        action="CreateLaunchTemplate", code="InternalError", status=500, after=True
+    )
+    large = within(labels.INSTANCE_TYPE, "m5.large")
+    with pytest.raises(CloudProviderError):
+        await provider.launch(make_claim(ON_DEMAND, large), node_class)
+    assert len(ec2.describe_launch_templates()["LaunchTemplates"]) == 1
+
+    clock.advance(61)
+    await provider.templates.sweep()
+
+    assert ec2.describe_launch_templates()["LaunchTemplates"] == []
+
+
+async def test_templates_of_an_earlier_process_are_taken_over_once_they_can_be_listed(
+    provider: AWSCloudProvider, start: Start, region: Region, clock: Clock
+) -> None:
+    await provider.launch(make_claim(), await ready(provider))
+    region.control.order_fault(
+        action="DescribeLaunchTemplates", code="RequestLimitExceeded", status=503
+    )
+    after = start()
+    await after.start()
+    await after.templates.sweep()
+    clock.advance(61)
+    await after.templates.sweep()
+    assert region.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
+
+
+# Our own mistakes.
+
+
+async def test_a_request_that_breaks_the_rules_is_our_fault_and_not_the_clouds(
+    session: Session,
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        await session.call("ec2", "describe_subnets", SubnetIds="not a list")
+    assert not isinstance(raised.value, UnreachableError)
+    assert "fault of its own" in str(raised.value)
+    assert raised.value.reason == "InvalidRequest"
