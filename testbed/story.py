@@ -1,7 +1,7 @@
 """The main job from end to end, as the demo shows it and the system test asserts it.
 
-Region up, `pulumi up`, 200 pods, a spot interruption, scale to nothing, a node
-deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
+Region up, `pulumi up`, 200 pods, a spot interruption, scale to nothing, a pod with a
+volume, a node deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
 what it claims; a claim that does not hold ends the story with what was seen.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.cloud.control import CloudControl
-from testbed.kubeclient import KubeClient, NotFoundError
+from testbed.kubeclient import KubeClient, NotFoundError, Object
 from testbed.pulumiengine import Changes, EngineError, PulumiEngine
 from testbed.scene import NodeView, Scene, Sight
 
@@ -35,6 +35,24 @@ PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.25
 INTERRUPTION_SECONDS = 20.0
 """From the spot notice to the end of the instance; in life two minutes."""
+
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+
+STORAGE_CLASS: Object = {
+    "metadata": {"name": "gp3"},
+    "provisioner": "ebs.csi.aws.com",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+VOLUME_CLAIM: Object = {
+    "metadata": {"name": "kept"},
+    "spec": {
+        "storageClassName": "gp3",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "8Gi"}},
+    },
+}
 
 KARPENTER_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io")
 
@@ -119,6 +137,7 @@ class Story:
         await self.scale_up()
         await self.interrupt()
         await self.scale_to_nothing()
+        await self.keep_a_volume()
         await self.delete_a_busy_node()
         await self.destroy()
         return self.summary
@@ -186,6 +205,28 @@ class Story:
                 lambda s: not (s.pods or s.nodes or s.claims or s.instances),
             )
             outcome(f"{nodes} nodes gone, every instance terminated")
+
+    async def keep_a_volume(self) -> None:
+        """A claim nobody has bound yet: a node, its volume there; freed when the pod goes."""
+        async with self._step("a pod with a volume") as outcome:
+            await self.kube.create(STORAGE_CLASSES, STORAGE_CLASS)
+            await self.kube.create(VOLUME_CLAIMS, VOLUME_CLAIM)
+            await self.kube.create(
+                DEPLOYMENTS, _keeping(VOLUME_CLAIM, _inflate("keeper", *SIZES[0], 1))
+            )
+            sight = await self._see("its pod runs", lambda s: s.running == 1 and _settled(s))
+            (instance,) = sight.instances
+            await self._until("its volume is attached", self._volume_attached)
+            zones = [zone for volume in await self._volumes() for zone in _zones(volume)]
+            self._claim(zones == [instance.zone], f"the volume is not in {instance.zone}: {zones}")
+            await self.kube.delete(f"{DEPLOYMENTS}/keeper")
+            await self._see(
+                "its node, claim and instance are gone",
+                lambda s: not (s.pods or s.nodes or s.claims or s.instances),
+            )
+            await self.kube.delete(f"{VOLUME_CLAIMS}/{VOLUME_CLAIM['metadata']['name']}")
+            await self._until("the volume is gone", self._volumes_left)
+            outcome(f"bound and attached in {instance.zone}, detached before its node went")
 
     async def delete_a_busy_node(self, pods: int = 50) -> None:
         """`kubectl delete node` on a busy node: drained, terminated, its pods placed again."""
@@ -292,6 +333,17 @@ class Story:
                 return f"NodePool {pool['metadata']['name']}: {ready}"
         return None
 
+    async def _volumes(self) -> list[Object]:
+        found, _ = await self.kube.list("/api/v1/persistentvolumes")
+        return found
+
+    async def _volumes_left(self) -> str | None:
+        return ", ".join(one["metadata"]["name"] for one in await self._volumes()) or None
+
+    async def _volume_attached(self) -> str | None:
+        found, _ = await self.kube.list("/apis/storage.k8s.io/v1/volumeattachments")
+        return None if [one["status"]["attached"] for one in found] == [True] else f"{found}"
+
     async def _scale(self, pods: int) -> None:
         share, rest = divmod(pods, len(SIZES))
         await asyncio.gather(
@@ -302,12 +354,11 @@ class Story:
         )
 
     async def _deployment(self, number: int, cpu: str, memory: str, replicas: int) -> None:
-        root = "/apis/apps/v1/namespaces/default/deployments"
         name = f"inflate-{number}"
         try:
-            await self.kube.patch(f"{root}/{name}", {"spec": {"replicas": replicas}})
+            await self.kube.patch(f"{DEPLOYMENTS}/{name}", {"spec": {"replicas": replicas}})
         except NotFoundError:
-            await self.kube.create(root, _inflate(name, cpu, memory, replicas))
+            await self.kube.create(DEPLOYMENTS, _inflate(name, cpu, memory, replicas))
 
     async def _left_in_cluster(self) -> list[str]:
         left = []
@@ -339,7 +390,7 @@ class Story:
         return bound
 
 
-def _inflate(name: str, cpu: str, memory: str, replicas: int) -> dict[str, object]:
+def _inflate(name: str, cpu: str, memory: str, replicas: int) -> Object:
     requests = {"cpu": cpu, "memory": memory}
     container = {
         "name": "inflate",
@@ -359,6 +410,21 @@ def _inflate(name: str, cpu: str, memory: str, replicas: int) -> dict[str, objec
             },
         },
     }
+
+
+def _keeping(claim: Object, deployment: Object) -> Object:
+    """Give the pods of a Deployment a claim's volume."""
+    source = {"claimName": claim["metadata"]["name"]}
+    pod = deployment["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "kept", "persistentVolumeClaim": source}]
+    return deployment
+
+
+def _zones(volume: Object) -> list[str]:
+    """Return the zones from which a volume can be reached."""
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    return list(expression["values"])
 
 
 def _busiest(sight: Sight, nodes: tuple[NodeView, ...] | list[NodeView]) -> NodeView:

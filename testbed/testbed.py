@@ -42,6 +42,7 @@ class Part(StrEnum):
     CLUSTER = "cluster"
     CLOUD = "cloud"
     WORKLOADS = "workloads"
+    VOLUMES = "volumes"
     KUBELETS = "kubelets"
 
 
@@ -280,6 +281,7 @@ class Testbed:
             Part.CLUSTER: self._start_cluster,
             Part.CLOUD: self._start_cloud,
             Part.WORKLOADS: self._start_workloads,
+            Part.VOLUMES: self._start_volumes,
             Part.KUBELETS: self._start_kubelets,
         }
 
@@ -314,6 +316,11 @@ class Testbed:
             region=self.region,
         )
         self._start("system nodes", workloads)
+
+    def _start_volumes(self) -> None:
+        from testbed.volumes import VolumeDriver
+
+        self._start("volume driver", VolumeDriver(self.cluster.kubeconfig))
 
     def _start_kubelets(self) -> None:
         from testbed.kubelets import Kubelets

@@ -1,0 +1,224 @@
+"""A stand-in for the EBS CSI driver: what the cluster sees of it, and no volume behind it.
+
+Each Node of an instance gets the CSINode that the driver's daemon would register; a claim
+gets a PersistentVolume in the zone of the node that kube-scheduler chose; attachments
+that the attach-detach controller asks for are acknowledged at once; and a volume goes
+with its claim where its class says so. Nothing is made in the test cloud, and kwok's pods
+mount nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.background import Background
+from testbed.kubeclient import (
+    ChangeType,
+    ConflictError,
+    KubeClient,
+    Kubeconfig,
+    NotFoundError,
+    Object,
+)
+from testbed.kubelets import NODES, RETRY_SECONDS, TRANSIENT, instance_id_of
+
+log = logging.getLogger(__name__)
+
+DRIVER = "ebs.csi.aws.com"
+ALLOCATABLE_VOLUMES = 25
+"""Of 28 devices that most Nitro instances have room for, less the root's and two interfaces'."""
+
+ZONE = "topology.kubernetes.io/zone"
+TOPOLOGY_KEYS = ("kubernetes.io/os", "topology.ebs.csi.aws.com/zone", ZONE)
+PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+STORAGE = "/apis/storage.k8s.io/v1"
+VOLUMES = "/api/v1/persistentvolumes"
+CLAIMS = "/api/v1/persistentvolumeclaims"
+
+
+class VolumeDriver:
+    """Serves the volumes of one cluster; `kubeconfig` is an administrator's."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
+        self._background = Background("volumes", self._main)
+
+    def start(self) -> None:
+        """Register the driver and start to serve."""
+        self._background.start()
+
+    def stop(self) -> None:
+        """Stop serving. What was made stays."""
+        self._background.stop()
+
+    def check(self) -> None:
+        """Raise what ended it, if it has ended by itself."""
+        self._background.check()
+
+    async def _main(self, ready: Callable[[], None]) -> None:
+        async with (
+            KubeClient(Kubeconfig.read(self._kubeconfig)) as kube,
+            asyncio.TaskGroup() as tasks,
+        ):
+            driver = _Driver(kube)
+            await driver.register()
+            for path, serve in (
+                (NODES, driver.join),
+                (CLAIMS, driver.provision),
+                (VOLUMES, driver.reclaim),
+                (f"{STORAGE}/volumeattachments", driver.attach),
+            ):
+                tasks.create_task(_follow(kube, path, serve), name=f"volumes: {path}")
+            ready()
+
+
+async def _follow(kube: KubeClient, path: str, serve: Callable[[Object], Awaitable[None]]) -> None:
+    """Serve every object of a collection whenever it changes."""
+    async for change in kube.follow(path):
+        is_there = change.type in (ChangeType.ADDED, ChangeType.MODIFIED)
+        if is_there and "deletionTimestamp" not in change.object["metadata"]:
+            await _persistently(serve, change.object)
+
+
+async def _persistently(serve: Callable[[Object], Awaitable[None]], found: Object) -> None:
+    while True:
+        try:
+            return await serve(found)
+        except (NotFoundError, ConflictError) as exc:
+            log.debug("it went or changed, which will be told: %s", exc)
+            return None
+        except TRANSIENT as exc:
+            log.info("the volume driver tries again: %s", exc)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+@dataclass
+class _Driver:
+    kube: KubeClient
+    zones: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)
+    """Uids of the Nodes that have their CSINode."""
+
+    async def register(self) -> None:
+        body = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
+        try:
+            await self.kube.create(f"{STORAGE}/csidrivers", body)
+        except ConflictError:
+            log.debug("%s is registered already", DRIVER)
+
+    async def join(self, node: Object) -> None:
+        """Register the driver on a node, as its daemon does soon after the kubelet is up."""
+        metadata, instance_id = node["metadata"], instance_id_of(node)
+        self.zones |= _zone(node)
+        if instance_id is None or metadata["uid"] in self.joined:
+            return
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
+        registered = {
+            "name": DRIVER,
+            "nodeID": instance_id,
+            "topologyKeys": list(TOPOLOGY_KEYS),
+            "allocatable": {"count": ALLOCATABLE_VOLUMES},
+        }
+        csi_node = {
+            "metadata": {"name": metadata["name"], "ownerReferences": [owner]},
+            "spec": {"drivers": [registered]},
+        }
+        try:
+            await self.kube.create(f"{STORAGE}/csinodes", csi_node)
+        except ConflictError:
+            # Names are used again, and the garbage collector takes a moment.
+            path = f"{STORAGE}/csinodes/{metadata['name']}"
+            known = await self.kube.get(path)
+            if known["metadata"].get("ownerReferences") != [owner]:
+                await self.kube.delete(path, uid=known["metadata"]["uid"])
+                await self.kube.create(f"{STORAGE}/csinodes", csi_node)
+        self.joined.add(metadata["uid"])
+
+    async def provision(self, claim: Object) -> None:
+        """Make the volume of a claim: where its first pod goes, or anywhere."""
+        annotations = claim["metadata"].get("annotations", {})
+        if annotations.get(PROVISIONER) != DRIVER or claim["spec"].get("volumeName"):
+            return
+        name = claim["spec"]["storageClassName"]
+        storage_class = await self.kube.get(f"{STORAGE}/storageclasses/{name}")
+        zones = set(sorted(self.zones)[:1])
+        if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer":
+            if SELECTED_NODE not in annotations:
+                return
+            try:
+                zones = _zone(await self.kube.get(f"{NODES}/{annotations[SELECTED_NODE]}"))
+            except NotFoundError:
+                await self._choose_again(claim)
+                return
+        await self.kube.create(VOLUMES, _volume(claim, storage_class, zones))
+
+    async def _choose_again(self, claim: Object) -> None:
+        """Have kube-scheduler choose another node: the one it chose has gone."""
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        await self.kube.patch(
+            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}",
+            {"metadata": {"annotations": {SELECTED_NODE: None}}},
+        )
+
+    async def reclaim(self, volume: Object) -> None:
+        """Delete a volume whose claim has gone, if its class says so."""
+        ours = volume["metadata"].get("annotations", {}).get(PROVISIONED_BY) == DRIVER
+        released = volume.get("status", {}).get("phase") == "Released"
+        if ours and released and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete":
+            await self.kube.delete(f"{VOLUMES}/{volume['metadata']['name']}")
+
+    async def attach(self, attachment: Object) -> None:
+        """Say that a volume is attached; the attach-detach controller takes that back itself."""
+        if attachment["spec"]["attacher"] != DRIVER or attachment["status"]["attached"]:
+            return
+        name = attachment["metadata"]["name"]
+        await self.kube.patch(
+            f"{STORAGE}/volumeattachments/{name}/status", {"status": {"attached": True}}
+        )
+
+
+def _zone(node: Object) -> set[str]:
+    return {zone for key, zone in node["metadata"].get("labels", {}).items() if key == ZONE}
+
+
+def _volume(claim: Object, storage_class: Object, zones: set[str]) -> Object:
+    metadata, spec = claim["metadata"], claim["spec"]
+    reached = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": sorted(zones)}]}]
+    return {
+        "metadata": {
+            "name": f"pvc-{metadata['uid']}",
+            "annotations": {PROVISIONED_BY: DRIVER},
+        },
+        "spec": {
+            "accessModes": spec["accessModes"],
+            "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+            "csi": {
+                "driver": DRIVER,
+                "fsType": "ext4",
+                "volumeHandle": f"vol-{metadata['uid'].replace('-', '')[:17]}",
+            },
+            "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy", "Delete"),
+            "storageClassName": spec["storageClassName"],
+            "volumeMode": spec.get("volumeMode", "Filesystem"),
+            **({"nodeAffinity": {"required": {"nodeSelectorTerms": reached}}} if zones else {}),
+        },
+    }

@@ -1,0 +1,189 @@
+"""Volumes, as pods and the nodes they leave see them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from testbed.cluster import Cluster
+from testbed.kubeclient import KubeClient, NotFoundError, Object
+from testbed.volumes import ALLOCATABLE_VOLUMES, DRIVER, STORAGE, VolumeDriver
+from tests.testbed.eventually import eventually
+
+pytestmark = pytest.mark.cluster
+
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+PODS = "/api/v1/namespaces/default/pods"
+NODES = "/api/v1/nodes"
+VOLUMES = "/api/v1/persistentvolumes"
+ZONE = "topology.kubernetes.io/zone"
+
+NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def driver(cluster: Cluster) -> Iterator[VolumeDriver]:
+    running = VolumeDriver(cluster.kubeconfig)
+    running.start()
+    yield running
+    running.stop()
+
+
+class Scenario:
+    """A claim that waits for its first pod, the pod, and a node for it in zone b."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self.kube = kube
+        self.name = f"volume-{next(NUMBERS)}"
+
+    async def make_class(self, binding: str = "WaitForFirstConsumer") -> None:
+        storage_class = {
+            "metadata": {"name": self.name},
+            "provisioner": DRIVER,
+            "volumeBindingMode": binding,
+        }
+        await self.kube.create(f"{STORAGE}/storageclasses", storage_class)
+
+    async def make_claim(self) -> None:
+        spec = {
+            "storageClassName": self.name,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "8Gi"}},
+        }
+        await self.kube.create(CLAIMS, {"metadata": {"name": self.name}, "spec": spec})
+
+    async def make_pod(self) -> None:
+        source = {"persistentVolumeClaim": {"claimName": self.name}}
+        spec = {
+            "nodeSelector": {"only": self.name},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "app", "image": "app"}],
+            "volumes": [{"name": "data", **source}],
+        }
+        await self.kube.create(PODS, {"metadata": {"name": self.name}, "spec": spec})
+
+    async def make_node(self) -> Object:
+        room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+        labels = {"only": self.name, ZONE: "us-west-2b", "kubernetes.io/os": "linux"}
+        annotations = {
+            "kwok.x-k8s.io/node": "fake",
+            "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        }
+        metadata = {"name": self.name, "labels": labels, "annotations": annotations}
+        spec = {"providerID": f"aws:///us-west-2b/i-{self.name.replace('-', '')}"}
+        status = {"allocatable": room, "capacity": room}
+        return await self.kube.create(NODES, {"metadata": metadata, "spec": spec, "status": status})
+
+    async def runs(self) -> bool:
+        return bool((await self.kube.get(f"{PODS}/{self.name}"))["status"]["phase"] == "Running")
+
+    async def attachments(self) -> list[Object]:
+        found, _ = await self.kube.list(f"{STORAGE}/volumeattachments")
+        return [one for one in found if one["spec"]["nodeName"] == self.name]
+
+    async def is_attached(self) -> bool:
+        return [one["status"]["attached"] for one in await self.attachments()] == [True]
+
+    async def is_detached(self) -> bool:
+        return not await self.attachments()
+
+    async def volume(self) -> Any:
+        claim = await self.kube.get(f"{CLAIMS}/{self.name}")
+        bound = claim["status"]["phase"] == "Bound"
+        return await self.kube.get(f"{VOLUMES}/{claim['spec']['volumeName']}") if bound else None
+
+
+@pytest.fixture
+async def scenario(kube: KubeClient) -> AsyncIterator[Scenario]:
+    scenario = Scenario(kube)
+    yield scenario
+    await kube.delete(f"{NODES}/{scenario.name}")
+
+
+async def test_a_claim_is_bound_where_its_first_pod_runs_and_freed_when_that_is_gone(
+    scenario: Scenario, kube: KubeClient
+) -> None:
+    await scenario.make_class()
+    await scenario.make_claim()
+    await scenario.make_pod()
+    await scenario.make_node()
+
+    await eventually(scenario.runs)
+    volume = await scenario.volume()
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": ZONE, "operator": "In", "values": ["us-west-2b"]}]
+    assert volume["spec"]["capacity"] == {"storage": "8Gi"}
+    await eventually(scenario.is_attached)
+
+    await kube.delete(f"{PODS}/{scenario.name}")
+    await eventually(scenario.is_detached)
+
+    await kube.delete(f"{CLAIMS}/{scenario.name}")
+
+    async def is_gone() -> bool:
+        try:
+            await kube.get(f"{VOLUMES}/{volume['metadata']['name']}")
+        except NotFoundError:
+            return True
+        return False
+
+    await eventually(is_gone)
+
+
+async def test_a_node_says_how_many_volumes_it_can_attach(
+    scenario: Scenario, kube: KubeClient
+) -> None:
+    node = await scenario.make_node()
+
+    async def registered() -> Object | None:
+        try:
+            return await kube.get(f"{STORAGE}/csinodes/{scenario.name}")
+        except NotFoundError:
+            return None
+
+    csi_node = await eventually(registered)
+    (driver,) = csi_node["spec"]["drivers"]
+    assert driver["name"] == DRIVER
+    assert driver["allocatable"] == {"count": ALLOCATABLE_VOLUMES}
+    (owner,) = csi_node["metadata"]["ownerReferences"]
+    assert owner["uid"] == node["metadata"]["uid"]
+
+
+async def test_a_node_of_a_name_that_another_had_is_registered_as_itself(
+    scenario: Scenario, kube: KubeClient
+) -> None:
+    await kube.create(
+        f"{STORAGE}/csinodes", {"metadata": {"name": scenario.name}, "spec": {"drivers": []}}
+    )
+    await scenario.make_node()
+
+    async def registered() -> bool:
+        found, _ = await kube.list(f"{STORAGE}/csinodes")
+        mine = [one for one in found if one["metadata"]["name"] == scenario.name]
+        return [d["name"] for one in mine for d in one["spec"]["drivers"] or ()] == [DRIVER]
+
+    await eventually(registered)
+
+
+async def test_a_claim_that_waits_for_nobody_is_bound_at_once(scenario: Scenario) -> None:
+    await scenario.make_class("Immediate")
+    await scenario.make_node()
+    await scenario.make_claim()
+
+    assert await eventually(scenario.volume)
+
+
+async def test_a_node_that_went_before_its_volume_was_made_is_chosen_anew(
+    scenario: Scenario, kube: KubeClient
+) -> None:
+    await scenario.make_class()
+    await scenario.make_claim()
+    gone = {"volume.kubernetes.io/selected-node": "gone"}
+    await kube.patch(f"{CLAIMS}/{scenario.name}", {"metadata": {"annotations": gone}})
+    await scenario.make_pod()
+    await scenario.make_node()
+
+    await eventually(scenario.runs)
