@@ -1,8 +1,14 @@
-"""Why a pod goes nowhere: per pool, the constraint that fails for the most types."""
+"""Why a pod goes nowhere: per pool, the constraint that fails for the most types.
+
+The pool that comes nearest to holding the pod comes first: it is the one that somebody
+meant. `Miss` says what counts as near.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
@@ -16,12 +22,53 @@ from controller.scheduling.encoding.preferences import Demand
 from controller.scheduling.encoding.shapes import Shape
 from controller.scheduling.encoding.topology import Group, Kind
 
+PLACES = (labels.ZONE, labels.CAPACITY_TYPE)
+"""Where and how a type is sold."""
+
 AT_MOST = 3
 """How many reasons a pool gives; an event has to stay readable."""
 
 
+class Miss(IntEnum):
+    """What all types of a pool fail alone, by how far that is from holding the pod.
+
+    Of two pools the nearer one is that whose worst miss is the smaller; where those are
+    the same, their next decide, and then who has fewer.
+    """
+
+    CAPACITY = 1
+    """It would hold the pod, and there is none to be had now."""
+
+    SIZE = 2
+    """It has what the pod asks for, and too little of it."""
+
+    PLACE = 3
+    """It is sold elsewhere, or in another way."""
+
+    TAINT = 4
+    """It would hold the pod if that tolerated a taint."""
+
+    LABEL = 5
+    """It is another kind of machine than the pod asks for, or another team's."""
+
+    RESOURCE = 6
+    """It has nothing at all of a resource that the pod asks for."""
+
+
+@dataclass(slots=True)
+class _Losses:
+    """The types lost to each constraint in turn, and what no type meets even alone."""
+
+    counts: list[tuple[int, str]] = field(default_factory=list)
+    misses: list[Miss] = field(default_factory=list)
+
+    @property
+    def distance(self) -> tuple[Miss, ...]:
+        return tuple(sorted(self.misses, reverse=True))
+
+
 def causes(catalog: Catalog, shape: Shape, demand: Demand) -> tuple[str, ...]:
-    """Return one sentence per pool on why no node of it could hold such a pod.
+    """Return one sentence per pool on why no node of it could hold such a pod, nearest first.
 
     Pools that could hold one are left out; without pools there is one sentence.
     """
@@ -29,76 +76,75 @@ def causes(catalog: Catalog, shape: Shape, demand: Demand) -> tuple[str, ...]:
         return ("no NodePool is ready",)
     found = []
     for number, pool in enumerate(catalog.pools):
-        sentence = _pool_cause(catalog, number, shape, demand)
+        distance, sentence = _pool_cause(catalog, number, shape, demand)
         if sentence:
-            found.append(f"NodePool {pool.name}: {sentence}")
-    return tuple(found)
+            found.append((distance, f"NodePool {pool.name}: {sentence}"))
+    found.sort(key=lambda one: one[0])
+    return tuple(sentence for _, sentence in found)
 
 
-def _pool_cause(catalog: Catalog, number: int, shape: Shape, demand: Demand) -> str:
+def _pool_cause(
+    catalog: Catalog, number: int, shape: Shape, demand: Demand
+) -> tuple[tuple[Miss, ...], str]:
+    """Return how far a pool is from holding such a pod, and why; empty where it could."""
     pool = catalog.pools[number]
     taint = taints.untolerated(pool.taints, demand.tolerations)
-    if taint is not None:
-        return f"taint {taints.text(taint)} is not tolerated"
     inside = catalog.pool_of == number
     rows = np.unique(catalog.row_of[inside])
     if not len(rows):
-        return "no instance type meets the pool's own requirements"
-    best: list[tuple[int, str]] | None = None
-    for alternative in demand.alternatives:
-        failures = _failures(catalog, inside, rows, shape, alternative)
-        if not failures:
-            return ""
-        if best is None or sum(count for count, _ in failures) < sum(count for count, _ in best):
-            best = failures
-    if best is None:
-        return "required node affinity has no usable term"
-    best.sort(key=lambda item: (-item[0], item[1]))
-    reasons = ", ".join(f"{count} {reason}" for count, reason in best[:AT_MOST])
-    return f"{len(rows)} types: {reasons}"
+        return (Miss.TAINT,), "no instance type meets the pool's own requirements"
+    losses = [_losses(catalog, inside, rows, shape, one) for one in demand.alternatives]
+    if not losses:
+        return (Miss.LABEL,), "required node affinity has no usable term"
+    best = min(losses, key=lambda one: one.distance)
+    if taint is not None:
+        best.misses.append(Miss.TAINT)
+        return best.distance, f"taint {taints.text(taint)} is not tolerated"
+    if not all(one.counts for one in losses):
+        return (), ""
+    best.counts.sort(key=lambda item: (-item[0], item[1]))
+    reasons = ", ".join(f"{count} {reason}" for count, reason in best.counts[:AT_MOST])
+    return best.distance, f"{len(rows)} types: {reasons}"
 
 
-def _failures(
+def _losses(
     catalog: Catalog, inside: Mask, rows: Indices, shape: Shape, needed: Requirements
-) -> list[tuple[int, str]]:
-    """Count, constraint by constraint, the types lost to it; empty when one is left."""
-    failures: list[tuple[int, str]] = []
+) -> _Losses:
+    """Count, constraint by constraint, the types lost to it; nothing when one is left."""
+    losses = _Losses()
     columns = inside.copy()
     alive = rows
+
+    def lose(met: Mask, miss: Miss, reason: str) -> None:
+        nonlocal columns, alive
+        columns = columns & met
+        still = np.intersect1d(alive, catalog.row_of[columns])
+        if len(still) < len(alive):
+            losses.counts.append((len(alive) - len(still), reason))
+        if not (inside & met).any():
+            losses.misses.append(miss)
+        alive = still
+
     for key in sorted(needed, key=_label_rank):
-        columns &= catalog.meeting({key: needed[key]})
-        alive = _lose(failures, alive, catalog, columns, _not_met(key, needed[key]))
+        miss = Miss.PLACE if key in PLACES else Miss.LABEL
+        lose(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
     for name in sorted(shape.requests, key=lambda one: (one != CPU, one)):
         amount = shape.requests[name]
         if name not in catalog.resource_names:
-            failures.append((len(alive), f"have no {name}"))
-            return failures
-        axis = catalog.resource_names.index(name)
-        large = catalog.allocatable[:, axis] >= amount
-        columns &= large[catalog.row_of]
+            losses.counts.append((len(alive), f"have no {name}"))
+            losses.misses.append(Miss.RESOURCE)
+            return losses
+        room = catalog.allocatable[:, catalog.resource_names.index(name)]
+        miss = Miss.SIZE if room[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {written(amount, name)}"
-        alive = _lose(failures, alive, catalog, columns, reason)
-    columns &= catalog.available
-    alive = _lose(failures, alive, catalog, columns, _no_capacity(needed))
-    return failures if not len(alive) else []
-
-
-def _lose(
-    failures: list[tuple[int, str]],
-    alive: Indices,
-    catalog: Catalog,
-    columns: Mask,
-    reason: str,
-) -> Indices:
-    still = np.intersect1d(alive, catalog.row_of[columns])
-    if len(still) < len(alive):
-        failures.append((len(alive) - len(still), reason))
-    return still
+        lose((room >= amount)[catalog.row_of], miss, reason)
+    lose(catalog.available, Miss.CAPACITY, _no_capacity(needed))
+    return losses if not len(alive) else _Losses()
 
 
 def _label_rank(key: str) -> tuple[bool, str]:
     # Zone and capacity type last: what a type is tells more than where it is sold.
-    return (key in {labels.ZONE, labels.CAPACITY_TYPE}, key)
+    return (key in PLACES, key)
 
 
 def _not_met(key: str, allowed: ValueSet) -> str:
@@ -106,9 +152,7 @@ def _not_met(key: str, allowed: ValueSet) -> str:
 
 
 def _no_capacity(needed: Requirements) -> str:
-    places = [
-        text(needed[key], bare=True) for key in (labels.ZONE, labels.CAPACITY_TYPE) if key in needed
-    ]
+    places = [text(needed[key], bare=True) for key in PLACES if key in needed]
     return f"have no capacity in {' '.join(places)}" if places else "have no capacity now"
 
 

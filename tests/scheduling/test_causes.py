@@ -1,0 +1,114 @@
+"""A pod that goes nowhere is told first of the pool that came nearest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.apis import labels as names
+from controller.apis.nodepool import NodePool
+from controller.apis.pods import Pod
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.scheduling.scheduler import schedule
+from controller.state.snapshot import Snapshot
+from tests.builders import (
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_snapshot,
+    make_type,
+    make_types,
+    taint,
+    tolerate,
+)
+
+GPU = "nvidia.com/gpu"
+GPU_TYPES = (make_type("g-1", capacity={GPU: "1"}), make_type("g-4", capacity={GPU: "4"}))
+FLOCK = [make_nodepool(f"team-{n}", labels={"team": str(n)}) for n in range(7)]
+
+
+def world(
+    *pools: NodePool, types: dict[str, tuple[InstanceType, ...]] | None = None, **parts: Any
+) -> Snapshot:
+    """Seven pools of no interest, and then those of the test."""
+    everybody = [*FLOCK, *pools]
+    by_pool = {pool.metadata.name: make_types() for pool in everybody} | (types or {})
+    return make_snapshot(*everybody, types=by_pool, **parts)
+
+
+def causes_of(pod: Pod, snapshot: Snapshot) -> tuple[str, ...]:
+    results = schedule([pod], snapshot=snapshot)
+    return results.unschedulable[pod.key]
+
+
+@pytest.mark.parametrize(
+    ("pod", "pool", "words"),
+    [
+        pytest.param(
+            make_pod(requests={GPU: "8"}), {}, f"too small for {GPU} 8", id="too few of it"
+        ),
+        pytest.param(
+            make_pod(requests={GPU: "1"}),
+            {"taints": [taint(GPU)]},
+            f"taint {GPU}",
+            id="a toleration forgotten",
+        ),
+        pytest.param(
+            make_pod(requests={GPU: "1", "cpu": "900"}, tolerations=[tolerate()]),
+            {"taints": [taint(GPU)]},
+            "too small for cpu",
+            id="too small in another way",
+        ),
+        pytest.param(
+            make_pod(requests={GPU: "1"}, node_selector={names.ZONE: "zone-z"}),
+            {},
+            "zone-z",
+            id="not there",
+        ),
+        pytest.param(
+            make_pod(cpu="900", memory="9000Gi", node_selector={names.NODEPOOL: "meant"}),
+            {},
+            "too small for",
+            id="named, and too small in two ways",
+        ),
+        pytest.param(
+            make_pod(node_selector={"team": "mine"}, cpu="900"),
+            {"labels": {"team": "mine"}},
+            "too small for cpu",
+            id="a label that only it has",
+        ),
+    ],
+)
+def test_the_pool_that_comes_nearest_is_told_first(
+    pod: Pod, pool: dict[str, Any], words: str
+) -> None:
+    snapshot = world(make_nodepool("meant", **pool), types={"meant": GPU_TYPES})
+
+    first, *others = causes_of(pod, snapshot)
+
+    assert first.startswith("NodePool meant: ")
+    assert words in first
+    assert len(others) == len(FLOCK)
+
+
+def test_a_pool_whose_capacity_is_out_comes_before_all_that_could_never_hold_the_pod() -> None:
+    sold_out = make_offering("zone-a", names.ON_DEMAND, 1.0, available=False)
+    types = {"meant": (make_type("g-1", capacity={GPU: "1"}, offerings=[sold_out]),)}
+    small = make_nodepool("small")
+    types["small"] = (make_type("g-0", cpu="1", capacity={GPU: "1"}),)
+
+    first, second, *_ = causes_of(
+        make_pod(requests={GPU: "1", "cpu": "2"}), world(small, make_nodepool("meant"), types=types)
+    )
+
+    assert first == "NodePool meant: 1 types: 1 have no capacity now"
+    assert second.startswith("NodePool small: 1 types: 1 too small for cpu 2")
+
+
+def test_a_pool_whose_limit_is_reached_comes_before_all_that_could_never_hold_the_pod() -> None:
+    limited = make_nodepool("meant", limits={"cpu": "1"})
+
+    first, *_ = causes_of(make_pod(requests={GPU: "1"}), world(limited, types={"meant": GPU_TYPES}))
+
+    assert first == "NodePool meant: limit of cpu reached"
