@@ -138,7 +138,9 @@ def platform(config: StackConfig) -> None:
 def pools_alone(config: StackConfig, platform_stack: str) -> None:
     """NodePools on what another stack has set up."""
     pools = _manifests(config)
-    reference = pulumi.StackReference(platform_stack)
+    reference = pulumi.StackReference(
+        platform_stack if "/" in platform_stack else _stack(platform_stack)
+    )
     on_aws = providers.aws_provider(config)
     cluster = providers.find_cluster(config, on_aws)
     in_cluster = providers.kubernetes_provider(config, cluster)
@@ -190,8 +192,9 @@ def _way(config: StackConfig) -> Way:
     )
 
 
-def _stack() -> str:
-    return f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+def _stack(name: str = "") -> str:
+    """Return the full name of a stack of the project: of the running one when none is named."""
+    return f"{pulumi.get_organization()}/{pulumi.get_project()}/{name or pulumi.get_stack()}"
 
 
 def main() -> None:

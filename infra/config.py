@@ -81,7 +81,10 @@ Subnet = Annotated[str, Form(r"subnet-[0-9a-z]+", "subnets such as subnet-012345
 SecurityGroup = Annotated[
     str, Form(r"sg-[0-9a-z]+", "security groups such as sg-0123456789abcdef0")
 ]
-StackName = Annotated[str, Form(r"[^/\s]+/[^/\s]+/[^/\s]+", "organization/project/stack")]
+StackName = Annotated[
+    str,
+    Form(r"([^/\s]+/[^/\s]+/)?[^/\s]+", "a stack of this project, or organization/project/stack"),
+]
 
 
 NO_REGIONS: Mapping[str, str] = {}
@@ -98,7 +101,8 @@ class StackConfig:
     """Its region; `aws:region` or `AWS_REGION` when left out."""
 
     platform_stack: StackName | None = None
-    """Makes this a stack of NodePools alone, on what that stack has set up."""
+    """Makes this a stack of NodePools alone, on what that stack has set up. One without
+    organization and project is of this project and of our organization."""
 
     aws_endpoint: Url | None = None
     """One endpoint for every AWS API, such as a testbed's; AWS itself when left out."""

@@ -13,14 +13,15 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import time
-import tomllib
 import venv
 from collections import deque
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -29,13 +30,8 @@ LOG_SECONDS = 10.0
 """How often a log hears of the installation; a terminal hears all the time."""
 
 
-class InstallFailedError(RuntimeError):
-    """pip gave up; `said` are its last lines."""
-
-    def __init__(self, status: int, said: list[str]) -> None:
-        super().__init__(f"pip ended with {status}")
-        self.status = status
-        self.said = said
+class UnavailableError(RuntimeError):
+    """There is no Python with all dependencies, and none can be made; says what to do."""
 
 
 def cache_directory() -> Path:
@@ -49,13 +45,25 @@ def cache_directory() -> Path:
 
 def dependencies() -> list[str]:
     """Return every pinned requirement of pyproject.toml, extras included."""
+    import tomllib  # an older Python must live to be told that it is too old
+
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = project.get("optional-dependencies", {})
     return [*project["dependencies"], *(r for name in sorted(extras) for r in extras[name])]
 
 
 def interpreter() -> Path:
-    """Return the Python that has all dependencies, making it when there is none yet."""
+    """Return the Python that has all dependencies, making it when there is none yet.
+
+    Raises:
+        UnavailableError: this Python is too old to make one of, or pip gave up.
+
+    """
+    if not _is_recent():
+        raise UnavailableError(
+            f"Joiner needs Python 3.11 or newer; this is {platform.python_version()}.\n"
+            "Name another one: make PYTHON=python3.12 …, or python3.12 -m testbed …"
+        )
     wanted = dependencies()
     key = hashlib.sha256(json.dumps([wanted, sys.version]).encode()).hexdigest()[:12]
     home = cache_directory() / f"python-{sys.version_info.major}.{sys.version_info.minor}-{key}"
@@ -79,7 +87,11 @@ def _install(home: Path, python: Path, wanted: list[str]) -> None:
         assert pip.stdout is not None
         said = _followed(pip.stdout)
     if pip.returncode:
-        raise InstallFailedError(pip.returncode, said)
+        raise UnavailableError(
+            f"{''.join(said)}\n"
+            f"pip could not install the packages (exit {pip.returncode}): "
+            "see its message above; a second try continues where it stopped."
+        )
     (home / "complete").touch()
 
 
@@ -108,25 +120,40 @@ def _tell(text: str, end: str = "") -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def other() -> Path | None:
+    """Return the Python to go on in, making it when needed; None when this one will do.
+
+    Raises:
+        UnavailableError: there is none, and none can be made.
+
+    """
+    if _is_recent() and _has_all(dependencies()):
+        return None
+    python = interpreter()
+    return None if Path(sys.prefix) == python.parent.parent else python
+
+
+def _is_recent() -> bool:
+    return sys.version_info >= OLDEST
+
+
+def _has_all(wanted: Iterable[str]) -> bool:
+    for requirement in wanted:
+        name, _, version = requirement.partition("==")
+        try:
+            if metadata.version(name.partition("[")[0]) != version:
+                return False
+        except metadata.PackageNotFoundError:
+            return False
+    return True
+
+
 def main() -> int:
     """Print the interpreter's path, or say what is missing."""
-    if sys.version_info < OLDEST:
-        found = ".".join(map(str, sys.version_info[:3]))
-        print(
-            f"Joiner needs Python 3.11 or newer; this is {found}.\n"
-            "Name another one: make PYTHON=python3.12 …",
-            file=sys.stderr,
-        )
-        return 1
     try:
         print(interpreter())
-    except InstallFailedError as failure:
-        print("".join(failure.said), file=sys.stderr)
-        print(
-            f"pip could not install the packages (exit {failure.status}): "
-            "see its message above; a second try continues where it stopped.",
-            file=sys.stderr,
-        )
+    except UnavailableError as missing:
+        print(missing, file=sys.stderr)
         return 1
     return 0
 

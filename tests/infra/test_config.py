@@ -88,7 +88,7 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("tags", "team", "a map"),
         ("kubeconfig", "/nowhere/config", "the path of a file"),
         ("nodePools", "/nowhere", "the path of a folder"),
-        ("platformStack", "platform", "organization/project/stack"),
+        ("platformStack", "joiner/platform", "or organization/project/stack"),
         ("settings", '{"BATCH_IDLE_DURATION": "soon"}', "a duration"),
         ("settings", '{"BATCH_IDLE": "1s"}', "BATCH_IDLE='1s': the controller has no such setting"),
         ("settings", '{"CLUSTER_NAME": "other"}', "follows from joiner:clusterName"),

@@ -95,7 +95,9 @@ def run(tags: Mapping[str, str] | None = None, **settings: str) -> Made:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     given = {f"joiner:{key}": value for key, value in (SETTINGS | settings).items() if value}
-    pulumi.runtime.set_mocks(region, project="joiner", stack="dev", preview=False)
+    pulumi.runtime.set_mocks(
+        region, project="joiner", stack="dev", preview=False, organization="organization"
+    )
     pulumi.runtime.set_all_config(given)
     try:
         pulumi.runtime.test(_program)()  # type: ignore[no-untyped-call]

@@ -102,12 +102,32 @@ def test_up_says_how_to_use_it_status_shows_it_and_down_leaves_nothing(shell: Sh
     assert_nothing_left(shell, ports)
 
 
+def test_what_up_tells_people_to_type_works_in_a_shell_that_knows_no_python(shell: Shell) -> None:
+    up = shell.run("up", "--until", "cloud")
+    (first,) = re.findall(r'eval ".*"$', up.stderr, re.M)
+    hints = re.findall(r"^  (\S.*)$", up.stderr, re.M)
+
+    typed = subprocess.run(
+        ["/bin/sh", "-c", " && ".join([first, *hints])],
+        cwd=CHECKOUT,
+        env={"PATH": "/nowhere", "JOINER_CACHE": str(shell.cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert typed.returncode == 0, typed.stderr
+    assert "No resources found" in typed.stderr
+    assert "ready for" in typed.stdout
+    assert "nothing is left" in typed.stderr
+
+
 def test_down_and_status_are_friendly_when_nothing_runs(shell: Shell) -> None:
     down, status = shell.run("down"), shell.run("status")
 
     assert (down.returncode, down.stderr) == (0, "nothing runs\n")
     assert status.returncode == 3
-    assert "start it with: python -m testbed up" in status.stderr
+    assert f"start it with: {sys.executable} -m testbed up" in status.stderr
 
 
 def test_ctrl_c_during_up_undoes_what_was_started(shell: Shell) -> None:
@@ -184,7 +204,7 @@ async def test_a_part_that_dies_is_told_by_status_and_down_still_works(shell: Sh
     assert "etcd ended" in status.stdout
     again = shell.run("up", "--until", "cluster")
     assert again.returncode == 1
-    assert "python -m testbed down" in again.stderr
+    assert f"Stop it with: {sys.executable} -m testbed down" in again.stderr
     assert shell.run("down").returncode == 0
     assert_nothing_left(shell, state.ports)
 

@@ -1,0 +1,416 @@
+"""The command line of the testbed: `python -m testbed up | down | status | demo`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.config
+import botocore.exceptions
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from testbed import binaries, processes
+from testbed.environment import cache_directory
+from testbed.progress import Terminal
+from testbed.supervisor import READY, Orders
+from testbed.testbed import (
+    CHECKOUT,
+    Part,
+    Phase,
+    State,
+    StateUnreadableError,
+    home,
+    read_state,
+)
+
+STOP_SECONDS = 60.0
+"""How long `down` waits for the owner to undo its parts before it does so itself."""
+
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; answer the exit code."""
+    chosen = _parser().parse_args(arguments)
+    verb: Callable[[argparse.Namespace], int] = chosen.verb
+    try:
+        return verb(chosen)
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        return 130
+    except (RuntimeError, OSError) as exc:
+        errors.print(f"{chosen.command}: {exc}")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m testbed",
+        description="A small AWS region with one EKS-like cluster, on this machine: a real"
+        " Kubernetes control plane, a test cloud, kubelets for its instances.",
+        epilog="The first `up` downloads or builds the binaries, which may take minutes; they are"
+        f" kept in {cache_directory()} ($JOINER_CACHE changes that).",
+    )
+    verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    up = _verb(verbs, "up", _up, "start it in the background; return when it is ready")
+    _add_settings(up)
+    _verb(verbs, "down", _down, "stop it, and prove that nothing is left")
+    status = _verb(verbs, "status", _status, "show what runs")
+    status.add_argument("--json", action="store_true", help="print what the owner wrote down")
+    story = "run the whole story, from pulumi up to pulumi destroy"
+    demo = verbs.add_parser("demo", help=story, description=story)
+    demo.set_defaults(verb=_demo)
+    return parser
+
+
+def _verb(
+    verbs: Any, name: str, verb: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+    _add_name(parser)
+    parser.set_defaults(verb=verb)
+    return parser
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--name",
+        type=_name,
+        default="default",
+        help="which testbed of this checkout, to have several (default: %(default)s)",
+    )
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cluster-name", type=_name, default="joiner", help="EKS name (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--region", type=_name, default="us-west-2", help="AWS region (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--join-delay",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="from a running instance to its Node; in life 20 to 40 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--until",
+        choices=[part.value for part in Part],
+        default=Part.KUBELETS.value,
+        metavar="PART",
+        help="last part to start, of " + ", ".join(Part) + " (default: %(default)s)",
+    )
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name: up to 40 of a-z, 0-9 and -, no - at either end"
+        )
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 3600")
+    return seconds
+
+
+# up
+
+
+def _up(chosen: argparse.Namespace) -> int:
+    directory = home(chosen.name)
+    if (state := _settled(directory)) is None:
+        for binary in ("kwokctl", "kubectl"):
+            binaries.ensure(binary, progress=Terminal(errors))
+        try:
+            _start_supervisor(chosen, directory)
+        except RuntimeError:
+            # Another `up` may have been faster; then theirs is ours.
+            if _settled(directory) is None:
+                raise
+        state = read_state(directory)
+    elif state.phase is Phase.BROKEN:
+        errors.print(f"it is broken: {state.problem}\nStop it with: {_command('down', chosen)}")
+        return 1
+    else:
+        errors.print(f"up already, for {_age(state)}; settings given now change nothing")
+    if state is None:
+        errors.print("it was stopped while it started")
+        return 1
+    _print_usage(state, chosen)
+    return 0
+
+
+def _settled(directory: Path) -> State | None:
+    """Wait while it is being started or stopped by somebody else; clear what a crash left."""
+    told = False
+    while (state := _read_or_clear(directory)) is not None:
+        if state.phase in (Phase.READY, Phase.BROKEN):
+            return state
+        if not told:
+            errors.print(f"process {state.owner_pid} is {state.phase} it; waiting for that")
+            told = True
+        time.sleep(0.2)
+    return None
+
+
+def _read_or_clear(directory: Path) -> State | None:
+    """Read the state; remove the leftovers of an owner that is gone, saying so."""
+    try:
+        state = read_state(directory)
+    except StateUnreadableError as exc:
+        if (state := _once_more(directory)) is None:
+            errors.print(f"{exc}; clearing it")
+            _clear(directory)
+        return state
+    if state and not state.is_owned:
+        errors.print(f"its owner, process {state.owner_pid}, is gone; clearing what it left")
+        _clear(directory)
+        return None
+    return state
+
+
+def _once_more(directory: Path) -> State | None:
+    """Give an owner that has just made the directory a moment to write its state."""
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+        try:
+            return read_state(directory)
+        except StateUnreadableError:
+            continue
+    return None
+
+
+def _clear(directory: Path) -> None:
+    processes.end_all(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
+    """Start the background process, and show what it says until it is ready or has ended."""
+    orders = Orders(
+        name=chosen.name,
+        cluster_name=chosen.cluster_name,
+        region=chosen.region,
+        join_delay_seconds=chosen.join_delay,
+        until=Part(chosen.until),
+    )
+    reading, writing = os.pipe()
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "testbed.supervisor", msgspec.json.encode(orders)],
+        cwd=CHECKOUT,
+        # Not marked: it owns the directory, and undoes it, rather than belonging to it.
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=writing,
+        start_new_session=True,
+    )
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as said:
+            for line in iter(said.readline, READY):
+                if not line:
+                    raise RuntimeError(f"not started, and undone (exit code {supervisor.wait()})")
+                errors.print(line.rstrip("\n"))
+    except KeyboardInterrupt:
+        errors.print("interrupted; undoing what was started")
+        supervisor.terminate()
+        supervisor.wait()
+        _prove_nothing_is_left(directory, {})
+        raise
+
+
+def _print_usage(state: State, chosen: argparse.Namespace) -> None:
+    """Print what a shell can take as it is, and what to do next."""
+    for name, value in state.environment.items():
+        out.print(f"export {name}={shlex.quote(value)}")
+    kubectl = binaries.ensure("kubectl")
+    errors.print(
+        f'\nReady. Give the lines above to your shell: eval "$({_command("up", chosen)})"\n'
+        f"  {kubectl} get nodes\n"
+        f"  {_command('status', chosen)}\n"
+        f"  {_command('down', chosen)}"
+    )
+
+
+def _command(verb: str, chosen: argparse.Namespace) -> str:
+    named = "" if chosen.name == "default" else f" --name {chosen.name}"
+    # This Python, since which `python` a shell finds, and whether it does, is not for us to know.
+    return f"{shlex.quote(sys.executable)} -m testbed {verb}{named}"
+
+
+# down
+
+
+def _down(chosen: argparse.Namespace) -> int:
+    directory = home(chosen.name)
+    try:
+        state = read_state(directory)
+    except StateUnreadableError as exc:
+        errors.print(f"{exc}; ending what belongs to it")
+        _clear(directory)
+        return _prove_nothing_is_left(directory, {})
+    if state is None:
+        errors.print("nothing runs")
+        return 0
+    began = time.monotonic()
+    with Terminal(errors).stage("stopping") as stage:
+        if state.is_owned:
+            os.kill(state.owner_pid, signal.SIGTERM)
+        deadline = began + STOP_SECONDS
+        while state.is_owned:
+            if time.monotonic() > deadline:
+                errors.print(f"not stopped after {STOP_SECONDS:.0f} s; ending it by force")
+                break
+            left = processes.belonging_to(directory)
+            stage.update(completed=0, detail=f"{len(left)} processes left")
+            time.sleep(0.05)
+        _clear(directory)
+    return _prove_nothing_is_left(directory, state.ports)
+
+
+def _prove_nothing_is_left(directory: Path, ports: dict[str, int]) -> int:
+    """Say what was looked for, and what of it is still there."""
+    left = [f"process {pid}: {processes.command_of(pid)}"
+            for pid in processes.belonging_to(directory)]  # fmt: skip
+    left += [
+        f"port {port} of {name}" for name, port in ports.items() if processes.is_listening(port)
+    ]
+    left += [f"directory {directory}"] if directory.exists() else []
+    for leftover in left:
+        errors.print(f"still there: {leftover}")
+    if not left:
+        errors.print(
+            f"nothing is left: no process with {processes.MARKER}={directory}, nobody on its"
+            f" {len(ports)} ports, no directory"
+        )
+    return 1 if left else 0
+
+
+# status
+
+
+def _status(chosen: argparse.Namespace) -> int:
+    directory = home(chosen.name)
+    state = read_state(directory)
+    if chosen.json:
+        found = (directory / "state.json").read_text() if state else "null"
+        out.print(found)
+        return 0 if state else 3
+    if state is None:
+        errors.print(f"nothing runs; start it with: {_command('up', chosen)}")
+        return 3
+    if not state.is_owned:
+        errors.print(
+            f"its owner, process {state.owner_pid}, is gone without undoing it;"
+            f" clear what is left with: {_command('down', chosen)}"
+        )
+        return 1
+    _print_status(state, directory)
+    return 0 if state.phase is Phase.READY else 1
+
+
+def _print_status(state: State, directory: Path) -> None:
+    out.print(
+        f"{state.phase} for {_age(state)}, owned by process {state.owner_pid}, in {directory}"
+    )
+    if state.problem:
+        out.print(state.problem)
+    table = Table("process", "pid", "port")
+    for name in sorted(state.pids.keys() | state.ports.keys()):
+        pid, port = state.pids.get(name), state.ports.get(name)
+        table.add_row(name, str(pid or ""), str(port or ""))
+    out.print(table)
+    out.print("parts ready: " + (", ".join(state.parts) or "none"))
+    for name, value in state.environment.items():
+        out.print(f"{name}={value}")
+    if Part.CLUSTER in state.parts:
+        out.print(_nodes(state))
+    if Part.CLOUD in state.parts:
+        out.print(_instances(state))
+
+
+def _nodes(state: State) -> str:
+    asked = subprocess.run(
+        [binaries.ensure("kubectl"), "get", "nodes", "-o", "json", "--request-timeout=5s"],
+        env={**os.environ, **state.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode:
+        return f"nodes: the API server does not answer ({asked.stderr.strip()})"
+    nodes = json.loads(asked.stdout)["items"]
+    ready = sum(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for node in nodes
+        for condition in node["status"].get("conditions", [])
+    )
+    return f"nodes: {len(nodes)}, {ready} of them ready"
+
+
+def _instances(state: State) -> str:
+    patience = botocore.config.Config(
+        connect_timeout=3, read_timeout=10, retries={"max_attempts": 1}
+    )
+    ec2 = boto3.client(
+        "ec2",
+        endpoint_url=state.environment["AWS_ENDPOINT_URL"],
+        region_name=state.environment["AWS_REGION"],
+        aws_access_key_id=state.environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=state.environment["AWS_SECRET_ACCESS_KEY"],
+        config=patience,
+    )
+    counts: dict[str, int] = {}
+    try:
+        for page in ec2.get_paginator("describe_instances").paginate():
+            for reservation in page["Reservations"]:
+                for instance in reservation["Instances"]:
+                    name = instance["State"]["Name"]
+                    counts[name] = counts.get(name, 0) + 1
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as exc:
+        return f"instances: the cloud does not answer ({exc})"
+    return "instances: " + (
+        ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "none"
+    )
+
+
+def _age(state: State) -> str:
+    seconds = int((datetime.now(UTC) - state.began).total_seconds())
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+# demo
+
+
+def _demo(chosen: argparse.Namespace) -> int:
+    from testbed import demo
+
+    return demo.main()

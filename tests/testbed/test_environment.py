@@ -1,0 +1,55 @@
+"""Any Python will do to begin with: the testbed goes on in the one that has the packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from testbed import environment
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+OLDER = """
+import runpy, sys
+sys.modules["tomllib"] = None
+sys.version_info = (3, 10, 0, "final", 0)
+sys.argv = ["testbed", "status"]
+runpy.run_module({module!r}, run_name="__main__")
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_python_without_packages_goes_on_in_the_projects_environment() -> None:
+    # -S leaves all packages out.
+    asked = python("-S", "-m", "testbed", "status", "--name", "none")
+
+    assert asked.returncode == 3, asked.stderr
+    assert f"start it with: {environment.interpreter()} -m testbed up --name none" in asked.stderr
+
+
+def test_a_python_with_all_packages_is_stayed_in() -> None:
+    assert environment.other() is None
+
+
+def test_a_package_of_another_version_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", "/elsewhere")
+    monkeypatch.setattr(metadata, "version", lambda _name: "0")
+
+    assert environment.other() == environment.interpreter()
+
+
+@pytest.mark.parametrize("module", ["testbed", "testbed.environment"])
+def test_a_python_that_is_too_old_is_told_so(module: str) -> None:
+    asked = python("-c", OLDER.format(module=module))
+
+    assert asked.returncode == 1
+    assert "Joiner needs Python 3.11 or newer" in asked.stderr
+    assert "Traceback" not in asked.stderr
