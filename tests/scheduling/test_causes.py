@@ -94,12 +94,13 @@ def test_the_pool_that_comes_nearest_is_told_first(
 
 def test_a_pool_whose_capacity_is_out_comes_before_all_that_could_never_hold_the_pod() -> None:
     sold_out = make_offering("zone-a", names.ON_DEMAND, 1.0, available=False)
-    types = {"meant": (make_type("g-1", capacity={GPU: "1"}, offerings=[sold_out]),)}
-    small = make_nodepool("small")
-    types["small"] = (make_type("g-0", cpu="1", capacity={GPU: "1"}),)
+    meant = make_type("g-1", capacity={GPU: "1"}, offerings=[sold_out])
+    small = make_type("g-0", cpu="1", capacity={GPU: "1"})
+    pools = make_nodepool("small"), make_nodepool("meant")
 
     first, second, *_ = causes_of(
-        make_pod(requests={GPU: "1", "cpu": "2"}), world(small, make_nodepool("meant"), types=types)
+        make_pod(requests={GPU: "1", "cpu": "2"}),
+        world(*pools, types={"small": (small,), "meant": (meant,)}),
     )
 
     assert first == "NodePool meant: 1 types: 1 have no capacity now"
