@@ -64,6 +64,21 @@ class Range:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Length:
+    """The most characters that a text may have."""
+
+    maximum: int
+
+    def admits(self, value: Any) -> bool:
+        """Whether the text is short enough."""
+        return len(value) <= self.maximum
+
+    def __str__(self) -> str:
+        return f"up to {self.maximum} characters"
+
+
+TagValue = Annotated[str, Length(256)]
 Port = Annotated[int, Range(0, 65535)]
 PositiveDuration = Annotated[timedelta, Range(timedelta(milliseconds=1))]
 SlowDuration = Annotated[timedelta, Range(timedelta(minutes=1))]
@@ -120,6 +135,10 @@ class Options:
     cluster_name: str
     """The EKS cluster's name: it owns the tags by which instances are found again, so there
     is no default."""
+
+    installation: TagValue = ""
+    """Value of the tag `joiner.dev/installation` on everything that is made in AWS: what does not
+    bear it is not collected, whatever else it is tagged. The cluster's name when empty."""
 
     cluster_endpoint: str = ""
     """URL of the API server that nodes join; asked of EKS when empty."""
@@ -256,6 +275,11 @@ class Options:
 
     log_error_output_paths: tuple[str, ...] = ("stderr",)
     """Where it is said that a log line could not be written: `stdout`, `stderr` or files."""
+
+    @property
+    def installation_tag(self) -> str:
+        """Value of the tag that names this installation."""
+        return self.installation or self.cluster_name
 
     @property
     def lease_namespace(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pulumi
 
 from controller.apis import labels
@@ -94,7 +96,7 @@ def platform(config: StackConfig) -> None:
             cpu=config.cpu,
             memory=config.memory,
             region=config.region,
-            options=config.options,
+            options=dataclasses.replace(config.options, installation=_stack()),
             identity=config.identity,
             role_arn=controller_role.role.arn,
             after=[node_role, access, queue, controller_role, tags, kinds],

@@ -308,6 +308,7 @@ TAG_VALUE = re.compile(rf"{_TAG}{{0,256}}")
 
 FOLLOWING = {
     "CLUSTER_NAME": "clusterName",
+    "INSTALLATION": "clusterName",
     "INTERRUPTION_QUEUE": "queueName",
     "SYSTEM_NAMESPACE": "namespace",
     "KARPENTER_SERVICE": "name",

@@ -181,9 +181,11 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     """Each policy by what its name says it is for."""
     place = args.place
     found: dict[str, pulumi.Input[str]] = {
-        "NodeLifecycle": _json(policies.node_lifecycle(place)),
+        "NodeLifecycle": _json(policies.node_lifecycle(place, installation=args.stack)),
         "IAMIntegration": pulumi.Output.from_input(args.node_role_arn).apply(
-            lambda arn: _json(policies.iam_integration(place, node_role_arn=arn))
+            lambda arn: _json(
+                policies.iam_integration(place, installation=args.stack, node_role_arn=arn)
+            )
         ),
         "EKSIntegration": _json(policies.eks_integration(place)),
         "Interruption": pulumi.Output.from_input(args.queue_arn).apply(

@@ -1,7 +1,8 @@
 """Policy documents as values: what each principal may do, and no more.
 
 Every write is bound to the cluster by tags: the controller can only make what carries
-the cluster's ownership tag, and only change or delete what carries it already.
+the cluster's ownership tag and the tag of its installation, and only change or delete
+what the cluster owns already.
 """
 
 from __future__ import annotations
@@ -130,14 +131,15 @@ def irsa_trust(provider_arn: str, issuer: str, *, namespace: str, service_accoun
     )
 
 
-def node_lifecycle(place: Place) -> Document:
-    """Launch, tag and terminate the cluster's nodes."""
+def node_lifecycle(place: Place, *, installation: str) -> Document:
+    """Launch, tag and terminate the cluster's nodes; what is made says which installation did."""
     launch = ["ec2:RunInstances", "ec2:CreateFleet"]
     owned = {f"aws:ResourceTag/{place.owned}": "owned"}
     of_a_pool = {f"aws:ResourceTag/{labels.NODEPOOL}": "*"}
     asks_owned = {
         f"aws:RequestTag/{place.owned}": "owned",
         f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name,
+        f"aws:RequestTag/{labels.TAG_INSTALLATION}": installation,
     }
     asks_pool = {f"aws:RequestTag/{labels.NODEPOOL}": "*"}
     launched = [place.ec2(kind) for kind in _LAUNCHED]
@@ -195,7 +197,7 @@ def node_lifecycle(place: Place) -> Document:
     )
 
 
-def iam_integration(place: Place, *, node_role_arn: str) -> Document:
+def iam_integration(place: Place, *, installation: str, node_role_arn: str) -> Document:
     """Hand the node role to instances, by instance profiles of the cluster's own."""
     # The path keeps other profiles out of reach: tags alone could be put on any of them.
     profiles = [
@@ -205,6 +207,7 @@ def iam_integration(place: Place, *, node_role_arn: str) -> Document:
     whose = {
         place.owned: "owned",
         labels.TAG_CLUSTER_NAME: place.cluster_name,
+        labels.TAG_INSTALLATION: installation,
         labels.REGION: place.region,
     }
     return document(

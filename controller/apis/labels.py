@@ -115,6 +115,8 @@ NODECLASS_FINALIZER = "karpenter.k8s.aws/termination"
 TAG_CLUSTER_NAME = "eks:eks-cluster-name"
 TAG_NODECLAIM = "karpenter.sh/nodeclaim"
 TAG_DISCOVERY = "karpenter.sh/discovery"
+TAG_INSTALLATION = "joiner.dev/installation"
+"""Ours alone: which installation made a resource. Karpenter's tags do not tell its from ours."""
 
 
 def tag_cluster_owned(cluster_name: str) -> str:

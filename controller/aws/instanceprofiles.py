@@ -36,9 +36,12 @@ class InstanceProfileError(CloudProviderError):
 class InstanceProfiles:
     """Finds the profile for a class, or makes it."""
 
-    def __init__(self, aws: Aws, cluster_name: str, *, isolated: bool = False) -> None:
+    def __init__(
+        self, aws: Aws, cluster_name: str, *, installation: str, isolated: bool = False
+    ) -> None:
         self._aws = aws
         self._cluster = cluster_name
+        self._installation = installation
         self._isolated = isolated
         self._checked: set[tuple[str, str]] = set()
         self._current: dict[str, str] = {}
@@ -83,7 +86,7 @@ class InstanceProfiles:
         return f"{self._cluster}_{digest}"[:128]
 
     async def release(self, node_class: EC2NodeClass) -> None:
-        """Delete the profiles made for a class, and none that were found."""
+        """Delete the profiles that were made here for a class, and none that were found."""
         self._current.pop(node_class.metadata.uid, None)
         if node_class.spec.instance_profile or self._isolated:
             return
@@ -92,7 +95,7 @@ class InstanceProfiles:
             "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=path
         )
         for profile in found:
-            if profile["Path"] == path:
+            if profile["Path"] == path and await self._made_here(profile):
                 await self._delete(profile)
 
     async def collect(self, in_use: Callable[[], Awaitable[Set[str]]]) -> None:
@@ -112,13 +115,27 @@ class InstanceProfiles:
             return
         used = await in_use()
         for profile in left:
-            if profile["InstanceProfileName"] not in used:
+            if profile["InstanceProfileName"] not in used and await self._made_here(profile):
                 await self._delete(profile)
 
     def _is_left(self, profile: Mapping[str, Any]) -> bool:
         current = self._current.get(profile["Path"].removeprefix(self._root).strip("/"))
         age = datetime.now(UTC) - profile["CreateDate"]
         return current not in (None, profile["InstanceProfileName"]) and age > PROTECTED
+
+    async def _made_here(self, profile: Mapping[str, Any]) -> bool:
+        """Whether this installation made a profile that was listed, if it is still there."""
+        try:
+            # Listings leave the tags out.
+            answer = await self._aws.call(
+                "iam", "get_instance_profile", InstanceProfileName=profile["InstanceProfileName"]
+            )
+        except AwsError as exc:
+            if exc.is_not_found:
+                return False
+            raise
+        made_by = tags_of(answer["InstanceProfile"]).get(labels.TAG_INSTALLATION)
+        return made_by == self._installation
 
     @property
     def _root(self) -> str:
@@ -145,7 +162,7 @@ class InstanceProfiles:
 
     async def _make(self, node_class: EC2NodeClass, name: str, role: str) -> None:
         tags = {
-            **nodeclasstags.owned(node_class, self._cluster),
+            **nodeclasstags.owned(node_class, self._cluster, self._installation),
             nodeclasstags.REGION: self._aws.region,
         }
         try:

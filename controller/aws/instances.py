@@ -71,8 +71,8 @@ class Described:
         return self.state == "terminated"
 
 
-def described(d: Mapping[str, Any]) -> Described:
-    """Read an instance as DescribeInstances gives it."""
+def described(d: Mapping[str, Any], installation: str) -> Described:
+    """Read an instance as DescribeInstances gives it, to the installation that asks."""
     tags = tags_of(d)
     zone = d["Placement"]["AvailabilityZone"]
     capacity_type = _capacity_type(d)
@@ -93,6 +93,7 @@ def described(d: Mapping[str, Any]) -> Described:
             launched_at=d.get("LaunchTime"),
             deleting=d["State"]["Name"] in _ENDING,
             hostname=d.get("PrivateDnsName", ""),
+            is_ours=tags.get(labels.TAG_INSTALLATION) == installation,
             labels={name: value for name, value in known.items() if value},
             tags=tags,
         ),
@@ -123,10 +124,12 @@ class Instances:
         aws: Aws,
         cluster_name: str,
         *,
+        installation: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
         self._cluster = cluster_name
+        self._installation = installation
         self._clock = clock
         self._settling: dict[str, tuple[float, Instance]] = {}
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
@@ -234,7 +237,7 @@ class Instances:
             ],
             PaginationConfig={"PageSize": 1000},
         )
-        return [described(d) for r in reservations for d in r["Instances"]]
+        return [described(d, self._installation) for r in reservations for d in r["Instances"]]
 
     async def _terminate(self, ids: Sequence[str]) -> dict[str, CloudProviderError]:
         """Terminate together; when that fails, one by one, and answer who failed and how."""

@@ -112,6 +112,7 @@ class Launcher:
         unavailable: Unavailable,
         reservations: Reservations,
         groups: PlacementGroups,
+        installation: str,
         reserved_capacity: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -124,6 +125,7 @@ class Launcher:
         self._unavailable = unavailable
         self._reservations = reservations
         self._groups = groups
+        self._installation = installation
         self._reserved_capacity = reserved_capacity
         self._clock = clock
         self._attempts: dict[str, Attempts] = {}
@@ -337,7 +339,7 @@ class Launcher:
                 f"{', '.join(refused)}, which only the controller may set"
             )
         pool = claim.metadata.labels.get(labels.NODEPOOL, "")
-        return nodeclasstags.launched(node_class, cluster, pool)
+        return nodeclasstags.launched(node_class, cluster, pool, self._installation)
 
     # What a launch answers.
 

@@ -214,10 +214,14 @@ class LaunchTemplates:
         aws: Aws,
         cluster_name: str,
         *,
+        installation: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
-        self._cluster = cluster_name
+        self._ours = {
+            f"tag:{labels.TAG_CLUSTER_NAME}": cluster_name,
+            f"tag:{labels.TAG_INSTALLATION}": installation,
+        }
         self._clock = clock
         self._used_at: dict[str, float] = {}
         self._making: dict[str, asyncio.Task[None]] = {}
@@ -234,8 +238,8 @@ class LaunchTemplates:
             self._used_at.pop(name, None)
 
     async def hydrate(self) -> int:
-        """Take over what an earlier process made for this cluster; return how many."""
-        found = await self._tagged({f"tag:{labels.TAG_CLUSTER_NAME}": self._cluster})
+        """Take over what an earlier process of ours made; return how many."""
+        found = await self._tagged(self._ours)
         for described in found:
             name = described["LaunchTemplateName"]
             if name.startswith(PREFIX):
@@ -255,13 +259,8 @@ class LaunchTemplates:
         return len(idle)
 
     async def release(self, class_name: str) -> None:
-        """Delete every template of a class."""
-        found = await self._tagged(
-            {
-                f"tag:{labels.TAG_CLUSTER_NAME}": self._cluster,
-                f"tag:{labels.EC2NODECLASS}": class_name,
-            }
-        )
+        """Delete every template that was made for a class."""
+        found = await self._tagged({**self._ours, f"tag:{labels.EC2NODECLASS}": class_name})
         await self._delete_all([d["LaunchTemplateName"] for d in found])
 
     async def _ensure(self, template: LaunchTemplate) -> None:

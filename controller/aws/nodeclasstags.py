@@ -12,22 +12,31 @@ REGION = labels.REGION
 
 def forbidden(tags: Mapping[str, str]) -> list[str]:
     """Return the keys a user may not set: they would say that something is another's."""
-    ours = {labels.TAG_CLUSTER_NAME, labels.NODEPOOL, labels.TAG_NODECLAIM, labels.EC2NODECLASS}
+    ours = {
+        labels.TAG_CLUSTER_NAME,
+        labels.TAG_INSTALLATION,
+        labels.NODEPOOL,
+        labels.TAG_NODECLAIM,
+        labels.EC2NODECLASS,
+    }
     return sorted(
         key for key in tags if not key or key in ours or key.startswith("kubernetes.io/cluster")
     )
 
 
-def owned(node_class: EC2NodeClass, cluster_name: str) -> dict[str, str]:
-    """Return the user's tags and those that say which cluster and class a resource is of."""
+def owned(node_class: EC2NodeClass, cluster_name: str, installation: str) -> dict[str, str]:
+    """Return the user's tags and those that say whose, and of which class, a resource is."""
     return {
         **node_class.spec.tags,
         labels.tag_cluster_owned(cluster_name): "owned",
         labels.TAG_CLUSTER_NAME: cluster_name,
+        labels.TAG_INSTALLATION: installation,
         labels.EC2NODECLASS: node_class.metadata.name,
     }
 
 
-def launched(node_class: EC2NodeClass, cluster_name: str, node_pool: str) -> dict[str, str]:
+def launched(
+    node_class: EC2NodeClass, cluster_name: str, node_pool: str, installation: str
+) -> dict[str, str]:
     """Return the tags of launch templates and of all that is launched for a pool."""
-    return {**owned(node_class, cluster_name), labels.NODEPOOL: node_pool}
+    return {**owned(node_class, cluster_name, installation), labels.NODEPOOL: node_pool}

@@ -79,7 +79,7 @@ class AWSCloudProvider:
     ) -> None:
         aws = aws or Session()
         gates = options.feature_gates
-        name = options.cluster_name
+        name, installation = options.cluster_name, options.installation_tag
         self.aws = aws
         self._clock = clock
         self._shifts_zones = options.enable_zonal_shift
@@ -97,9 +97,11 @@ class AWSCloudProvider:
         self._groups = SecurityGroups(aws, clock=clock)
         self._reservations = Reservations(aws, clock=clock)
         self._placements = PlacementGroups(aws, clock=clock)
-        self.templates = LaunchTemplates(aws, name, clock=clock)
-        self._instances = Instances(aws, name, clock=clock)
-        self._profiles = InstanceProfiles(aws, name, isolated=options.isolated_vpc)
+        self.templates = LaunchTemplates(aws, name, installation=installation, clock=clock)
+        self._instances = Instances(aws, name, installation=installation, clock=clock)
+        self._profiles = InstanceProfiles(
+            aws, name, installation=installation, isolated=options.isolated_vpc
+        )
         self._interruptions = Interruptions(aws, options.interruption_queue, self._reservations)
         self._statuses = InstanceStatuses(aws)
         self._shift = ZonalShift(aws, self._cluster)
@@ -125,6 +127,7 @@ class AWSCloudProvider:
             unavailable=self._unavailable,
             reservations=self._reservations,
             groups=self._placements,
+            installation=installation,
             reserved_capacity=gates.reserved_capacity,
             clock=clock,
         )

@@ -25,7 +25,8 @@ class Instance:
     `capacity` and `allocatable` are Kubernetes quantities by resource name, known
     right after a launch and empty in listings. `deleting` is True from the moment
     the cloud is shutting it down. `hostname` is the name that its node will join by,
-    where the cloud tells.
+    where the cloud tells. `is_ours` is False for a machine of the cluster that another
+    installation launched: a claim may bring it to us, its want of a claim does not.
     """
 
     provider_id: str
@@ -36,6 +37,7 @@ class Instance:
     launched_at: datetime | None = None
     deleting: bool = False
     hostname: str = ""
+    is_ours: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -52,6 +52,22 @@ async def test_every_instance_of_the_cluster_is_listed_with_what_it_is(
     assert seen.labels[labels.NODEPOOL] == "default"
     assert seen.tags["karpenter.sh/nodeclaim"] == spot.tags["karpenter.sh/nodeclaim"]
     assert seen.launched_at is not None
+    assert seen.is_ours
+
+
+async def test_an_instance_that_another_installation_launched_is_known_but_not_ours(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    region.client("ec2").delete_tags(
+        Resources=[instance.provider_id.rpartition("/")[2]],
+        Tags=[{"Key": "joiner.dev/installation"}],
+    )
+
+    found = {i.provider_id: i for i in await start().instances()}
+
+    assert not found[instance.provider_id].is_ours
+    await provider.terminate(instance.provider_id)  # a claim of it may still end it
 
 
 async def test_instances_of_others_are_neither_seen_nor_touched(

@@ -121,6 +121,7 @@ async def test_an_instance_carries_at_once_the_tags_that_say_whose_it_is(
             "team": "payments",
             f"kubernetes.io/cluster/{CLUSTER}": "owned",
             "eks:eks-cluster-name": CLUSTER,
+            "joiner.dev/installation": CLUSTER,
             "karpenter.sh/nodepool": POOL,
             "karpenter.k8s.aws/ec2nodeclass": "default",
             "karpenter.sh/nodeclaim": claim.metadata.name,
@@ -130,7 +131,7 @@ async def test_an_instance_carries_at_once_the_tags_that_say_whose_it_is(
     (volume,) = ec2.describe_volumes(
         Filters=[{"Name": "attachment.instance-id", "Values": [machine.instance_id]}]
     )["Volumes"]
-    assert {t["Key"]: t["Value"] for t in volume["Tags"]}["eks:eks-cluster-name"] == CLUSTER
+    assert {t["Key"]: t["Value"] for t in volume["Tags"]}["joiner.dev/installation"] == CLUSTER
 
 
 async def test_the_machine_is_told_how_to_join(provider: AWSCloudProvider, region: Region) -> None:

@@ -78,8 +78,34 @@ async def test_templates_of_another_cluster_are_left_alone(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     await provider.launch(make_claim(ON_DEMAND, LARGE), await ready(provider))
-    other = LaunchTemplates(provider.aws, f"{CLUSTER}-2", clock=clock)
+    other = LaunchTemplates(provider.aws, f"{CLUSTER}-2", installation=CLUSTER, clock=clock)
     assert await other.hydrate() == 0
+
+
+async def test_templates_that_another_installation_made_for_the_class_are_left_alone(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    theirs = "karpenter.k8s.aws/0123456789abcdef"
+    ec2 = region.client("ec2")
+    ec2.create_launch_template(
+        LaunchTemplateName=theirs,
+        LaunchTemplateData={"InstanceType": "m5.large"},
+        TagSpecifications=[
+            {
+                "ResourceType": "launch-template",
+                "Tags": [
+                    {"Key": "eks:eks-cluster-name", "Value": CLUSTER},
+                    {"Key": "karpenter.k8s.aws/ec2nodeclass", "Value": node_class.metadata.name},
+                ],
+            }
+        ],
+    )
+
+    await provider.release(node_class)
+
+    assert theirs in names(region)
+    ec2.delete_launch_template(LaunchTemplateName=theirs)
 
 
 async def test_a_template_that_could_not_be_deleted_is_deleted_later(

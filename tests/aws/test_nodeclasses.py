@@ -283,6 +283,7 @@ async def test_without_a_profile_of_the_cluster_one_is_made_and_removed_with_the
     assert {t["Key"]: t["Value"] for t in profile["Tags"]} == {
         f"kubernetes.io/cluster/{CLUSTER}": "owned",
         "eks:eks-cluster-name": CLUSTER,
+        "joiner.dev/installation": CLUSTER,
         "karpenter.k8s.aws/ec2nodeclass": "default",
         "topology.kubernetes.io/region": "us-west-2",
     }
@@ -318,6 +319,29 @@ async def test_a_changed_role_leaves_a_profile_that_is_removed_when_nobody_bears
     await provider.collect_profiles()
     assert profiles() == {after.status.instance_profile}
     await provider.release(after)
+
+
+async def test_a_profile_that_another_installation_made_for_a_class_stays(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    iam = region.client("iam")
+    iam.create_role(RoleName="Theirs", AssumeRolePolicyDocument="{}")
+    node_class = await ready(provider, role="Theirs")
+    iam.create_instance_profile(
+        InstanceProfileName=f"{CLUSTER}_theirs",
+        Path=f"/karpenter/us-west-2/{CLUSTER}/{node_class.metadata.uid}/",
+        Tags=[
+            {"Key": "eks:eks-cluster-name", "Value": CLUSTER},
+            {"Key": f"kubernetes.io/cluster/{CLUSTER}", "Value": "owned"},
+        ],
+    )
+
+    await provider.release(node_class)
+
+    left = {p["InstanceProfileName"] for p in iam.list_instance_profiles()["InstanceProfiles"]}
+    assert f"{CLUSTER}_theirs" in left
+    assert node_class.status.instance_profile not in left
+    iam.delete_instance_profile(InstanceProfileName=f"{CLUSTER}_theirs")
 
 
 async def test_another_controller_made_the_same_profile(

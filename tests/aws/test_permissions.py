@@ -34,8 +34,10 @@ def limited(region: Region) -> Iterator[Session]:
         ),
     )
     documents = {
-        "lifecycle": policies.node_lifecycle(PLACE),
-        "iam": policies.iam_integration(PLACE, node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"),
+        "lifecycle": policies.node_lifecycle(PLACE, installation=CLUSTER),
+        "iam": policies.iam_integration(
+            PLACE, installation=CLUSTER, node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"
+        ),
         "eks": policies.eks_integration(PLACE),
         "queue": policies.interruption(f"arn:aws:sqs:{REGION}:{ACCOUNT}:{QUEUE}"),
         "discovery": policies.resource_discovery(PLACE),

@@ -14,19 +14,21 @@ from infra.policies import Place
 from testbed.cloud.policies import evaluate
 
 HERE = Place("aws", "us-west-2", "123456789012", "joiner")
+STACK = "organization/joiner/dev"
 NODE_ROLE = "arn:aws:iam::123456789012:role/KarpenterNodeRole-joiner"
 QUEUE = "arn:aws:sqs:us-west-2:123456789012:joiner"
 PROFILE = "arn:aws:iam::123456789012:instance-profile/karpenter/us-west-2/joiner/some-uid/joiner_1"
 OURS = {
     "kubernetes.io/cluster/joiner": "owned",
     labels.TAG_CLUSTER_NAME: "joiner",
+    labels.TAG_INSTALLATION: STACK,
     labels.NODEPOOL: "default",
     labels.EC2NODECLASS: "default",
 }
 THEIRS = OURS | {"kubernetes.io/cluster/joiner": "shared"}
 ALL = [
-    policies.node_lifecycle(HERE),
-    policies.iam_integration(HERE, node_role_arn=NODE_ROLE),
+    policies.node_lifecycle(HERE, installation=STACK),
+    policies.iam_integration(HERE, installation=STACK, node_role_arn=NODE_ROLE),
     policies.eks_integration(HERE),
     policies.interruption(QUEUE),
     policies.zonal_shift(HERE),
@@ -67,9 +69,9 @@ def test_what_is_launched_carries_the_tags_of_the_cluster_and_a_pool(kind: str) 
     assert may("ec2:RunInstances", ec2(kind), asking(OURS))
     assert not may("ec2:RunInstances", ec2(kind))
     assert not may("ec2:RunInstances", ec2(kind), asking(THEIRS))
-    assert not may(
-        "ec2:RunInstances", ec2(kind), asking({k: OURS[k] for k in OURS if k != labels.NODEPOOL})
-    )
+    for needed in (labels.NODEPOOL, labels.TAG_INSTALLATION):
+        some = {key: value for key, value in OURS.items() if key != needed}
+        assert not may("ec2:RunInstances", ec2(kind), asking(some))
 
 
 def test_only_templates_of_the_cluster_are_launched_from() -> None:
@@ -219,8 +221,10 @@ def test_names_of_services_and_arns_follow_the_partition() -> None:
     china = Place("aws-cn", "cn-north-1", "123456789012", "joiner")
     documents = [
         policies.ec2_trust(china),
-        policies.node_lifecycle(china),
-        policies.iam_integration(china, node_role_arn="arn:aws-cn:iam::1:role/x"),
+        policies.node_lifecycle(china, installation=STACK),
+        policies.iam_integration(
+            china, installation=STACK, node_role_arn="arn:aws-cn:iam::1:role/x"
+        ),
         policies.resource_discovery(china),
     ]
     text = json.dumps(documents)

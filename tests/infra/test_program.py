@@ -314,6 +314,7 @@ def test_the_controller_is_told_its_settings() -> None:
 
     assert options.cluster_name == "joiner"
     assert options.interruption_queue == "joiner"
+    assert options.installation.endswith("/joiner/dev")
     assert told["BATCH_IDLE_DURATION"] == "2s"
     assert told["AWS_REGION"] == "us-west-2"
     assert {"containerPort": 9090, "name": "http-metrics", "protocol": "TCP"} in container["ports"]

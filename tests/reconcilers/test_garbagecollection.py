@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -87,6 +89,21 @@ async def test_an_instance_that_nobody_claims_is_terminated(
     await collector.run_once()
 
     assert all(machine.deleting for machine in world.cloud.machines.values())
+
+
+async def test_an_instance_that_another_installation_launched_is_left_alone(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+    known = world.cloud.machines[claim.status.provider_id]
+    world.cloud.machines[claim.status.provider_id] = replace(known, is_ours=False)
+
+    await collector.run_once()
+
+    assert not any(machine.deleting for machine in world.cloud.machines.values())
 
 
 async def test_an_instance_whose_launch_is_not_written_down_yet_is_left_alone(

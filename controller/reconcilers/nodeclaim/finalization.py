@@ -104,7 +104,8 @@ class Finalization:
 
     async def _orphan(self, claim: NodeClaim) -> str:
         for instance in await self.cloud.instances():
-            if instance.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name:
+            named = instance.tags.get(labels.TAG_NODECLAIM)
+            if instance.is_ours and named == claim.metadata.name:
                 return instance.provider_id
         return ""
 

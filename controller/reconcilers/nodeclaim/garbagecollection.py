@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class GarbageCollection:
-    """Deletes claims whose instance is gone, and instances that have no claim."""
+    """Deletes claims whose instance is gone, and instances of ours that have no claim."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -83,7 +83,7 @@ class GarbageCollection:
         known = {c.status.provider_id for c in claims}
         launching = {c.metadata.name for c in claims if not c.status.provider_id}
         for instance in instances:
-            if instance.deleting or instance.provider_id in known:
+            if not instance.is_ours or instance.deleting or instance.provider_id in known:
                 continue
             if instance.tags.get(labels.TAG_NODECLAIM) in launching or self._young(instance):
                 continue
