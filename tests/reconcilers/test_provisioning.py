@@ -12,9 +12,10 @@ import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
+from controller.apis.meta import ObjectMeta, to_wire
+from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
-from controller.apis.taints import Requirement
+from controller.apis.taints import Requirement, Toleration
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.plan import Plan
 from controller.reconcilers.provisioning.provisioner import Provisioner
@@ -233,6 +234,35 @@ async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
     (message,) = await scenario.world.events("FailedScheduling")
     assert "NodePool default: " in message
     assert "NodePool unready is not ready: create it" in message
+
+
+@pytest.mark.parametrize(
+    ("selector", "tolerations", "first"),
+    [
+        ({}, [Toleration(operator="Exists")], "gpu"),
+        ({labels.NODEPOOL: "gpu"}, [Toleration(operator="Exists")], "gpu"),
+        ({}, [], "default"),
+        ({labels.NODEPOOL: "default"}, [Toleration(operator="Exists")], "default"),
+        ({"team": "mine"}, [Toleration(operator="Exists")], "default"),
+    ],
+)
+async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
+    scenario: Scenario, selector: dict[str, str], tolerations: list[Toleration], first: str
+) -> None:
+    wire = to_wire(make_pool("gpu"))
+    wire["spec"]["template"]["spec"]["taints"] = [{"key": "gpu", "effect": "NoSchedule"}]
+    wire["status"]["conditions"] = [
+        {"type": "NodeClassReady", "status": "False", "reason": "NodeClassNotFound"}
+    ]
+    giant = make_waiting_pod("giant", cpu="9999")
+    spec = msgspec.structs.replace(giant.spec, node_selector=selector, tolerations=tolerations)
+    scenario.world.seed(msgspec.convert(wire, NodePool), msgspec.structs.replace(giant, spec=spec))
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert message.startswith(f"Failed to schedule pod, NodePool {first}")
+    assert "NodePool gpu is not ready" in message
 
 
 async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:

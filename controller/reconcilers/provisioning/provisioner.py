@@ -15,7 +15,7 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
-from controller.apiserver.errors import ApiError, NotFoundError
+from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.compatibility import is_met
 from controller.cloudprovider.errors import CloudProviderError
@@ -28,6 +28,7 @@ from controller.reconcilers.provisioning.buffers import told
 from controller.reconcilers.provisioning.claims import node_claim
 from controller.reconcilers.provisioning.dealing import dealt
 from controller.reconcilers.provisioning.plan import Plan
+from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
 from controller.state.cluster import Cluster
@@ -36,7 +37,6 @@ from controller.state.usage import usage
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
-NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
 UNSYNCED = timedelta(seconds=1)
 AGAIN = timedelta(seconds=10)
 """Pods that wait are looked at again this often: prices, capacity and limits change."""
@@ -302,18 +302,14 @@ class Provisioner:
         )
 
     async def _tell(self, results: Results, pods: dict[str, Pod]) -> None:
-        waiting = unready(self.cluster.list(NODE_POOL))
+        unplaced = Unplaced(self.cluster.list(NODE_POOL))
         for key, causes in results.unschedulable.items():
             pod = pods.get(key)
-            if pod is None:
-                continue
-            message = "; ".join((*causes, *waiting)) or NO_POOLS
-            try:
+            if pod is not None:
+                why = unplaced.message(pod.spec, causes)
                 await self.recorder.publish(
-                    POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {message}"
+                    POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
                 )
-            except NotFoundError:
-                continue
 
 
 def ready_pools(pools: Sequence[NodePool]) -> list[NodePool]:
@@ -325,19 +321,6 @@ def ready_pools(pools: Sequence[NodePool]) -> list[NodePool]:
         and not p.metadata.is_deleting
         and conditions.is_true(p.status.conditions, "Ready")
     ]
-
-
-def unready(pools: Sequence[NodePool]) -> list[str]:
-    """Return a sentence for each pool that may make no nodes now, with what it lacks."""
-    found = []
-    for pool in pools:
-        if pool.spec.replicas is not None or pool.metadata.is_deleting:
-            continue
-        missing = [c for c in pool.status.conditions if c.is_false and c.type != "Ready"]
-        if missing:
-            why = "; ".join(c.message or c.reason for c in missing)
-            found.append(f"NodePool {pool.metadata.name} is not ready: {why}")
-    return found
 
 
 def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:

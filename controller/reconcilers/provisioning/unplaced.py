@@ -1,0 +1,85 @@
+"""What a pod is told that found no place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.nodepool import NodePool
+from controller.apis.pods import PodSpec
+from controller.constraints.requirements import conjunction, meets, of_labels, read
+from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated
+from controller.scheduling.encoding.daemons import required_alternatives
+
+NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
+
+
+@dataclass(slots=True)
+class Unplaced:
+    """Words for the pods of one round, made once for all that are alike."""
+
+    pools: Sequence[NodePool]
+    """All there are."""
+
+    _lacking: list[tuple[NodePool, str]] = field(init=False)
+    _said: dict[tuple[tuple[str, ...], bytes], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        found = ((pool, _what_it_lacks(pool)) for pool in self.pools)
+        self._lacking = [(pool, lack) for pool, lack in found if lack]
+
+    def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
+        """Say what stands in the way, and first what does so most likely.
+
+        A pool that could hold the pod, were it ready, comes before those that refuse it
+        (`causes`); one that could not, after them.
+        """
+        asked = (spec.node_selector, spec.affinity, spec.tolerations) if self._lacking else ()
+        alike = causes, msgspec.json.encode(asked)
+        if alike not in self._said:
+            self._said[alike] = self._message(spec, causes)
+        return self._said[alike]
+
+    def _message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
+        first: list[str] = []
+        last: list[str] = []
+        for pool, lack in self._lacking:
+            try:
+                is_meant = could_hold(pool, spec)
+            except ValueError:  # what is malformed is among the causes
+                is_meant = False
+            (first if is_meant else last).append(lack)
+        return "; ".join((*first, *causes, *last)) or NO_POOLS
+
+
+def could_hold(pool: NodePool, spec: PodSpec) -> bool:
+    """Whether labels and taints would let such a pod on nodes of the pool, whatever their size.
+
+    Raises:
+        ValueError: a requirement is malformed.
+
+    """
+    template = pool.spec.template
+    hard = [taint for taint in template.spec.taints if taint.effect != PREFER_NO_SCHEDULE]
+    if untolerated(hard, spec.tolerations) is not None:
+        return False
+    offered = conjunction(
+        read(template.spec.requirements),
+        of_labels({**template.metadata.labels, labels.NODEPOOL: pool.metadata.name}),
+    )
+    return any(
+        all(meets(offered.get(key), needed, key=key) for key, needed in alternative.items())
+        for alternative in required_alternatives(spec)
+    )
+
+
+def _what_it_lacks(pool: NodePool) -> str:
+    """Return a sentence on a pool that may make no nodes now; nothing about the others."""
+    if pool.spec.replicas is not None or pool.metadata.is_deleting:
+        return ""
+    missing = [c for c in pool.status.conditions if c.is_false and c.type != "Ready"]
+    why = "; ".join(c.message or c.reason for c in missing)
+    return f"NodePool {pool.metadata.name} is not ready: {why}" if missing else ""
