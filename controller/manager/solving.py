@@ -1,8 +1,8 @@
 """Solves in a process of its own, so that the event loop never waits for arithmetic.
 
 One process, one question at a time. It is started with the first question, started
-again when it died, and ends with its owner: it reads questions from a pipe, and a pipe
-whose other end is gone says that nobody asks any more.
+again when it died or did not answer in time, and ends with its owner: it reads questions
+from a pipe, and a pipe whose other end is gone says that nobody asks any more.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ from controller.state.spreads import DefaultSpreads
 if TYPE_CHECKING:
     from controller.scheduling.encoding.encoding import Catalog
 
+OVERDUE = timedelta(seconds=90)
+"""How long the solver may take for all but the search, which has a limit of its own: to start, to
+read a large world, and to heed that limit, on a busy machine."""
+
 Answer = TypeVar("Answer")
 
 _spawning = multiprocessing.get_context("spawn")
@@ -51,19 +55,32 @@ class Solver:
         self._pipe: Connection | None = None
         self._turn = asyncio.Lock()
 
-    async def solve(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Return what the function returns there.
+    async def solve(
+        self,
+        function: Callable[..., Answer],
+        *arguments: Any,
+        seconds: float = OVERDUE.total_seconds(),
+    ) -> Answer:
+        """Return what the function returns there, which may take so many seconds.
 
-        Cancelled, it ends the process: an answer nobody waits for is not worth a CPU.
+        Cancelled or overdue, it ends the process: an answer nobody waits for is not worth a
+        CPU, and what heeds no other limit must not keep those who ask next.
 
         Raises:
-            SolverError: the function raised, or the process died.
+            SolverError: the function raised, or took too long, or the process died.
 
         """
         async with self._turn:
             pipe = self._started()
             try:
-                answer, problem = await asyncio.to_thread(_ask, pipe, (function, arguments))
+                async with asyncio.timeout(seconds):
+                    answer, problem = await asyncio.to_thread(_ask, pipe, (function, arguments))
+            except TimeoutError as exc:
+                self.stop()
+                raise SolverError(
+                    f"no answer within {seconds:.0f} s: the solver's process was ended, and "
+                    "another one will answer the next question"
+                ) from exc
             except (EOFError, OSError) as exc:
                 self.stop()
                 raise SolverError("the solver's process died") from exc
@@ -108,8 +125,14 @@ class TimedSolve:
         offer = msgspec.msgpack.encode(snapshot.instance_types)
         world = dataclasses.replace(snapshot, instance_types={})
         question = msgspec.msgpack.encode((tuple(pods), world))
-        seconds = self.time_limit.total_seconds()
-        return await self.solver.solve(schedule, question, offer, self.settings, seconds)
+        return await self.solver.solve(
+            schedule,
+            question,
+            offer,
+            self.settings,
+            self.time_limit.total_seconds(),
+            seconds=(self.time_limit + OVERDUE).total_seconds(),
+        )
 
     async def warm_up(self) -> None:
         """Start the process, so that the first pods need not wait for it."""

@@ -166,3 +166,27 @@ async def test_an_answer_nobody_waits_for_ends_the_process(solver: Solver) -> No
     await asyncio.wait([solving])
     assert not is_running(pid)
     assert await solver.solve(int, "7") == 7
+
+
+async def test_a_question_that_is_never_answered_ends_the_process_and_the_next_is_answered(
+    solver: Solver,
+) -> None:
+    pid = await solver.solve(os.getpid)
+    with pytest.raises(SolverError, match="no answer"):
+        await solver.solve(time.sleep, 600, seconds=0.05)
+    assert not is_running(pid)
+    assert await solver.solve(int, "7") == 7
+
+
+def never(*_: object) -> None:
+    time.sleep(600)
+
+
+async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch, solver: Solver
+) -> None:
+    monkeypatch.setattr(solving, "schedule", never)
+    monkeypatch.setattr(solving, "OVERDUE", timedelta(seconds=0.05))
+    solve = TimedSolve(solver, Settings(), timedelta(seconds=0.05))
+    with pytest.raises(SolverError, match="no answer"):
+        await solve([make_waiting_pod("web")], WORLDS["as it was"])
