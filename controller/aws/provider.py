@@ -177,6 +177,10 @@ class AWSCloudProvider:
             if self._shifts_zones:
                 tasks.create_task(_every(SHIFT_PERIOD, self._shift.refresh))
 
+    async def settle(self) -> None:
+        """Begin nothing more, and wait for the calls under way."""
+        await self.aws.settle()
+
     async def collect_profiles(self) -> None:
         """Delete instance profiles that classes have left behind and nobody bears."""
         await self._profiles.collect(self._instances.profiles)

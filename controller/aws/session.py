@@ -49,6 +49,9 @@ class Aws(Protocol):
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """Make one call that may take long to answer, and that nobody waits for at the end."""
 
+    async def settle(self) -> None:
+        """Begin no more calls, and wait for those under way: then none can land any more."""
+
 
 def pricing_region(region: str) -> str:
     """Return the region whose Pricing endpoint serves this one."""
@@ -121,6 +124,13 @@ class Session:
         threading.Thread(target=work, name=f"aws-{operation}", daemon=True).start()
         return await answer
 
+    async def settle(self) -> None:
+        """Begin no more calls, and wait for those under way: then none can reach AWS any more.
+
+        Those of `waiting_call` change nothing, and are not waited for.
+        """
+        await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
+
     def close(self) -> None:
         """Let the threads go; calls under way are waited for."""
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -128,7 +138,13 @@ class Session:
             client.close()
 
     async def _in_thread(self, function: Callable[P, R], *arguments: P.args, **_: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._threads, function, *arguments)
+        except RuntimeError as exc:
+            message = "no more calls are made to AWS: the controller is stopping"
+            raise UnreachableError(message, reason="Stopping") from exc
+        return await running
 
     def _call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         with translated(operation):

@@ -60,6 +60,9 @@ class RunningCloud(CloudProvider, Protocol):
     async def run(self) -> None:
         """Keep it fresh until cancelled."""
 
+    async def settle(self) -> None:
+        """Begin nothing more, and wait for what is under way: then nothing can land any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:
@@ -139,9 +142,13 @@ class Assembly:
             self._singletons.append(singleton("interruption", listener))
 
     async def run(self) -> None:
-        """Start the cloud, then act on everything there is, until cancelled."""
-        await self._cloud.start()
+        """Start the cloud, then act on everything there is, until cancelled.
+
+        It ends when all that it began in the cloud has ended: whoever acts next must not be
+        surprised by it.
+        """
         try:
+            await self._cloud.start()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._cloud.run())
                 tasks.create_task(self._recorder.run())
@@ -154,6 +161,7 @@ class Assembly:
                 self._nudge_everything()
         finally:
             self._is_acting = False
+            await self._cloud.settle()
 
     def told(self, kind: Kind[Any], before: Any, after: Any) -> None:
         """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""

@@ -69,7 +69,8 @@ class Leadership:
     async def hold(self, act: Callable[[], Awaitable[None]]) -> None:
         """Wait for the Lease, act while holding it, and give it back at the end.
 
-        Cancelled, it stops acting first and gives the Lease back then.
+        Cancelled, it stops acting first, renews the Lease until `act` has ended, and gives
+        it back then.
 
         Raises:
             LeadershipLostError: the Lease could not be renewed; acting has been stopped.
@@ -83,7 +84,15 @@ class Leadership:
             with fence:
                 acting = asyncio.ensure_future(act())
                 renewing = asyncio.ensure_future(self._renew(fence))
-                await _until_first_ends(acting, renewing)
+                try:
+                    await asyncio.wait([acting, renewing], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    # What was begun and cannot be called back is ours until it has ended.
+                    await _stopped(acting)
+                    await _stopped(renewing)
+                for task in (acting, renewing):
+                    if not task.cancelled() and (exc := task.exception()) is not None:
+                        raise exc
         finally:
             self.on_change(False)
             await self._release()
@@ -238,19 +247,12 @@ class Fence:
                 return
 
 
-async def _until_first_ends(*tasks: asyncio.Future[None]) -> None:
-    """Wait for the first of several to end, stop the others, and raise what it raised."""
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-    for task in tasks:
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            raise exc
+async def _stopped(task: asyncio.Future[None]) -> None:
+    """Stop a task, and wait until it has ended, however often that is called off."""
+    task.cancel()
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
 
 
 def _now() -> float:

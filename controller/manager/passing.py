@@ -28,6 +28,10 @@ class PassingCloud:
         """Keep it fresh until cancelled."""
         await self._cloud.run()
 
+    async def settle(self) -> None:
+        """Begin nothing more, and wait for what is under way."""
+        await self._cloud.settle()
+
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:

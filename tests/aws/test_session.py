@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,3 +117,38 @@ async def test_a_long_wait_holds_nobody_up(region: Region, monkeypatch: pytest.M
     waiting.cancel()
     session.close()
     region.client("sqs").send_message(QueueUrl=url, MessageBody="wakes the thread")
+
+
+class Slow(Session):
+    """Has calls that last until they are let go on, and notes those that reached AWS."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.landed: list[str] = []
+
+    def _call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        self.begun.set()
+        self.gate.wait()
+        self.landed.append(operation)
+        return {}
+
+
+async def test_once_settled_no_call_can_reach_aws_any_more() -> None:
+    session = Slow()
+    calls = [asyncio.create_task(session.call("ec2", name)) for name in ("create", "delete")]
+    await asyncio.to_thread(session.begun.wait)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+
+    settling = asyncio.create_task(session.settle())
+    await asyncio.sleep(0)
+    assert not settling.done()
+    session.gate.set()
+    await settling
+
+    assert session.landed == ["create"], "what had not begun never will"
+    with pytest.raises(UnreachableError):
+        await session.call("ec2", "late")
+    assert session.landed == ["create"]

@@ -24,6 +24,9 @@ if __name__ == "__main__":
             """Wait for the end."""
             await asyncio.Event().wait()
 
+        async def settle(self) -> None:
+            """Have nothing under way."""
+
     options = Options.parse(sys.argv[1:], os.environ)
     logs.configure(options.log_level)
     replica = Replica(

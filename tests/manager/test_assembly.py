@@ -52,10 +52,16 @@ def clock() -> datetime:
 
 
 class LivingCloud(FakeCloud):
+    is_settled = False
+
     async def start(self) -> None: ...
 
     async def run(self) -> None:
         await asyncio.Event().wait()
+
+    async def settle(self) -> None:
+        await asyncio.sleep(1)
+        self.is_settled = True
 
 
 async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
@@ -167,6 +173,19 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
     called = {"controller": "nodeclaim.lifecycle", "method": "Create", "provider": "fake"}
     name = "karpenter_cloudprovider_duration_seconds_count"
     assert world.metrics.registry.get_sample_value(name, called) == 1
+
+
+@pytest.mark.virtual_clock
+async def test_the_controller_has_not_stopped_while_calls_to_the_cloud_are_under_way() -> None:
+    world = World(FeatureGates())
+    task = asyncio.create_task(world.live())
+    world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    await world.claim("Launched")
+
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert world.cloud.is_settled
 
 
 async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_enough(

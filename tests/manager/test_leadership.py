@@ -24,6 +24,7 @@ pytestmark = pytest.mark.virtual_clock
 
 LEASE_SECONDS = LEASE_DURATION.total_seconds()
 PATIENCE_SECONDS = 4 * LEASE_SECONDS
+SHORT_OF_THE_FENCE = LEASE_SECONDS - 5
 
 
 class Candidate:
@@ -102,6 +103,36 @@ async def test_a_leader_that_stops_gives_the_lease_back(election: Election) -> N
     lease = election.api.find(LEASE, "lease", "kube-system")
     assert lease is not None
     assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("second", 1)
+
+
+async def test_a_leader_keeps_the_lease_until_all_it_began_has_ended(election: Election) -> None:
+    acting, ended = asyncio.Event(), asyncio.Event()
+
+    async def act() -> None:
+        acting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:  # a call that is under way and cannot be called back
+            await asyncio.sleep(SHORT_OF_THE_FENCE)
+            ended.set()
+
+    leadership = Leadership(election.api, "kube-system", "lease", "first")
+    first = asyncio.create_task(leadership.hold(act))
+    await acting.wait()
+    first.cancel()
+    await asyncio.sleep(SHORT_OF_THE_FENCE / 2)
+    half_way = election.api.find(LEASE, "lease", "kube-system")
+    first.cancel()  # impatience changes nothing
+
+    await ended.wait()
+    last = election.api.find(LEASE, "lease", "kube-system")
+
+    assert half_way is not None
+    assert last is not None
+    assert last.spec.holder_identity == "first"
+    assert last.spec.renew_time != half_way.spec.renew_time
+    await asyncio.wait([first])
+    assert election.holder == ""
 
 
 async def test_a_leader_that_cannot_renew_stops_before_another_can_follow(
