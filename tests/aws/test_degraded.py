@@ -46,6 +46,8 @@ class Answering:
     async def pages(self, service: str, operation: str, key: str, **parameters: Any) -> Any:
         return await self.call(service, operation, **parameters)
 
+    async def settle(self) -> None: ...
+
 
 def refuse() -> Any:
     raise ThrottledError("slow down (RequestLimitExceeded)")
