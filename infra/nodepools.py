@@ -5,6 +5,7 @@ In YAML, `${CLUSTER_NAME}` and `${NODE_ROLE}` stand for what the stack knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -45,6 +46,7 @@ Wire = dict[str, Any]
 KINDS = {kind.name: kind for kind in (EC2_NODE_CLASS, NODE_POOL, NODE_OVERLAY, CAPACITY_BUFFER)}
 """What a stack may hold."""
 
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 CLUSTER_NAME = "${CLUSTER_NAME}"
 NODE_ROLE = "${NODE_ROLE}"
 
@@ -81,7 +83,7 @@ class NodePools(pulumi.ComponentResource):
         self, wire: Wire, after: Sequence[pulumi.Resource]
     ) -> kubernetes.apiextensions.CustomResource:
         return kubernetes.apiextensions.CustomResource(
-            f"{wire['kind']}-{wire['metadata']['name']}",
+            _title(wire),
             api_version=wire["apiVersion"],
             kind=wire["kind"],
             metadata=_owned(wire, self._args.stack),
@@ -107,20 +109,23 @@ def manifests_in(folder: Path) -> list[Wire]:
             problem is named with its file.
 
     """
-    found: list[Wire] = []
+    found: dict[str, Wire] = {}
     faults: list[str] = []
     for path in sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")]):
         try:
             wires = [wire for wire in yaml.safe_load_all(path.read_text()) if wire]
-        except yaml.YAMLError as exc:
-            faults.append(f"{path}: {exc}")
+        except (OSError, RecursionError, ValueError, yaml.YAMLError) as exc:
+            # Text that is not UTF-8, and numbers and dates that are none, are ValueErrors.
+            faults.append(f"{path}: this is not YAML: {exc}")
             continue
         for wire in wires:
-            faults += [f"{path}: {fault}" for fault in _faults(wire)]
-            found.append(wire)
+            wrong = list(_faults(wire))
+            if not wrong and found.setdefault(_title(wire), wire) is not wire:
+                wrong = [f"{_title(wire)} stands here a second time: give one another name"]
+            faults += [f"{path}: {fault}" for fault in wrong]
     if faults:
         raise ConfigError(faults)
-    return found
+    return list(found.values())
 
 
 def default_manifests(cluster_name: str) -> list[Wire]:
@@ -192,6 +197,13 @@ def filled(value: Any, known: Mapping[str, str]) -> Any:
             return value
 
 
+def _title(wire: Wire) -> str:
+    """Return what tells the object from all others of the stack."""
+    metadata = wire["metadata"]
+    where = [metadata["namespace"]] if metadata.get("namespace") else []
+    return "-".join([wire["kind"], *where, metadata["name"]])
+
+
 def _owned(wire: Wire, stack: str) -> Wire:
     metadata = dict(wire["metadata"])
     annotations = dict(metadata.get("annotations") or {}) | {STACK_ANNOTATION: stack}
@@ -202,12 +214,19 @@ def _owned(wire: Wire, stack: str) -> Wire:
 
 
 def _faults(wire: Any) -> Iterator[str]:
-    kind = KINDS.get(wire.get("kind", "")) if isinstance(wire, dict) else None
+    kind = KINDS.get(str(wire.get("kind"))) if isinstance(wire, dict) else None
     if kind is None or wire.get("apiVersion") != kind.api_version:
         allowed = ", ".join(f"{kind.api_version} {kind.name}" for kind in KINDS.values())
         yield f"this is none of {allowed}"
         return
-    name = f"{kind.name} {wire.get('metadata', {}).get('name', '')}"
+    metadata = wire.get("metadata")
+    if not isinstance(metadata, dict) or not NAME.fullmatch(str(metadata.get("name"))):
+        yield (
+            f"{kind.name}: metadata={metadata!r}: it needs a name of lower-case letters, digits, "
+            "'-' and '.', such as metadata: {name: web}"
+        )
+        return
+    name = f"{kind.name} {metadata['name']}"
     try:
         typed = msgspec.convert(wire, kind.type)
     except msgspec.ValidationError as exc:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.nodepool import NodePool
 from controller.apis.validation import problems
-from infra.config import ConfigError
-from infra.nodepools import default_manifests, filled, manifests_in
+from infra.config import CHECKOUT, ConfigError
+from infra.nodepools import KINDS, default_manifests, filled, manifests_in
 
 POOL = """
 apiVersion: karpenter.sh/v1
@@ -35,6 +39,42 @@ spec:
   securityGroupSelectorTerms: [{tags: {karpenter.sh/discovery: "${CLUSTER_NAME}"}}]
   userData: "echo ${HOME}"
 """
+BUFFER = """
+apiVersion: autoscaling.x-k8s.io/v1beta1
+kind: CapacityBuffer
+metadata: {name: web, namespace: shop}
+spec: {podTemplateRef: {name: web}, replicas: 2}
+"""
+ODD: list[object] = [
+    *(None, True, -1, 0, 1.5, float("nan"), float("inf"), 10**400, "", " ", "1x", "NaN", "1e999"),
+    *("9" * 400, "١", [], {}, [None], [{}], {"a": None}, "a/b/c", "Never", "${X}", "\n"),
+]
+SAMPLES = [
+    wire
+    for path in sorted((CHECKOUT / "crds" / "samples").glob("*.yaml"))
+    for wire in yaml.safe_load_all(path.read_text())
+    if wire["kind"] in KINDS
+]
+
+
+@st.composite
+def broken_manifests(draw: st.DrawFn) -> dict[str, object]:
+    """A sample in which one value, anywhere, is another."""
+    broken: dict[str, object] = copy.deepcopy(draw(st.sampled_from(SAMPLES)))
+    within: object = broken
+    while True:
+        steps = list(within) if isinstance(within, dict) else range(len(_list(within)))
+        step = draw(st.sampled_from(steps))
+        inner = within[step]  # type: ignore[index]
+        if not isinstance(inner, dict | list) or not inner or draw(st.booleans()):
+            within[step] = draw(st.sampled_from(ODD) | st.text())  # type: ignore[index]
+            return broken
+        within = inner
+
+
+def _list(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
 
 
 def test_every_file_of_a_folder_is_read_in_one_order(tmp_path: Path) -> None:
@@ -60,6 +100,10 @@ def test_every_file_of_a_folder_is_read_in_one_order(tmp_path: Path) -> None:
             "is not a qualified name",
         ),
         (POOL.replace("karpenter.sh/v1", "karpenter.sh/v1beta1"), "this is none of"),
+        (POOL.replace("metadata: {name: web}", "metadata: web"), "it needs a name"),
+        (POOL.replace("name: web}\nspec", "name: A_b}\nspec"), "it needs a name"),
+        (POOL.replace("requirements: []", "expireAfter: 2024-13-45"), "this is not YAML"),
+        ("[" * 5000, "this is not YAML"),
     ],
 )
 def test_what_cannot_work_is_named_with_its_file(tmp_path: Path, text: str, why: str) -> None:
@@ -72,6 +116,45 @@ def test_what_cannot_work_is_named_with_its_file(tmp_path: Path, text: str, why:
     assert "bad.yaml" in str(refused.value)
     assert why in str(refused.value)
     assert "good.yaml" not in str(refused.value)
+
+
+def test_text_that_is_no_text_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(ConfigError, match=r"bad\.yaml: this is not YAML"):
+        manifests_in(tmp_path)
+
+
+def test_an_object_that_stands_twice_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(POOL)
+    (tmp_path / "b.yaml").write_text(POOL)
+
+    with pytest.raises(ConfigError, match=r"b\.yaml: NodePool-web stands here a second time"):
+        manifests_in(tmp_path)
+
+
+def test_buffers_of_one_name_in_two_namespaces_are_two(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(BUFFER)
+    (tmp_path / "b.yaml").write_text(BUFFER.replace("shop", "bank"))
+
+    assert [w["metadata"]["namespace"] for w in manifests_in(tmp_path)] == ["shop", "bank"]
+
+
+@given(broken=broken_manifests())
+def test_a_manifest_with_one_broken_leaf_is_taken_or_refused_and_never_a_traceback(
+    broken: dict[str, object],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "broken.yaml").write_text(yaml.safe_dump(broken))
+
+        try:
+            taken = manifests_in(Path(folder))
+        except ConfigError as refused:
+            told = refused.problems
+        else:
+            told = [f"broken.yaml: {wire['metadata']['name']}" for wire in taken]
+    assert told
+    assert all("broken.yaml: " in problem for problem in told)
 
 
 def test_placeholders_become_what_the_stack_knows_and_other_dollars_stay() -> None:
