@@ -38,7 +38,10 @@ REQUEST_SECONDS = 30.0
 READ_ATTEMPTS = 4
 CONNECTIONS = 100
 BACKGROUND_CONNECTIONS = 50
-"""How many of them evictions and events may hold: a webhook can keep each for seconds."""
+"""How many of them what comes in crowds may hold: a webhook can keep each for seconds."""
+
+CROWDS: tuple[Kind[Any], ...] = (EVENT, POD)
+"""What is made and deleted by the thousand: news, and the pods of nodes that must go."""
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -116,8 +119,7 @@ class Client:
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Create an object. Not repeated when the answer gets lost: it may exist by then."""
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
-        priority = Priority.BACKGROUND if kind == EVENT else Priority.WORK
-        answer = await self._write("POST", path(kind, namespace), full, priority=priority)
+        answer = await self._write("POST", path(kind, namespace), full, priority=_priority(kind))
         return decoding.one(kind, answer)
 
     async def patch(
@@ -165,7 +167,8 @@ class Client:
     ) -> None:
         """Ask for an object's end."""
         options = _delete_options(uid, grace_period_seconds, propagation)
-        await self._write("DELETE", path(kind, namespace, name), options)
+        target = path(kind, namespace, name)
+        await self._write("DELETE", target, options, priority=_priority(kind))
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
         """Evict a pod; the answer 429 is a budget's word and is not asked for twice."""
@@ -342,6 +345,11 @@ async def _persistently(
         with attempt:
             return await send()
     raise AssertionError("the last attempt returns or raises")
+
+
+def _priority(kind: Kind[Any]) -> Priority:
+    """Return the priority of making and deleting objects of a kind."""
+    return Priority.BACKGROUND if kind in CROWDS else Priority.WORK
 
 
 def _delete_options(

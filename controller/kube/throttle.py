@@ -25,7 +25,7 @@ class Priority(IntEnum):
     """What nodes and pods wait for: reads, watches, claims, conditions, finalizers."""
 
     BACKGROUND = 1
-    """What comes in crowds and may take a while: evictions, and news of what was done."""
+    """What comes in crowds and may take a while: pods that must go, and news of what was done."""
 
 
 @dataclass(slots=True)

@@ -274,8 +274,16 @@ async def test_every_write_bears_the_same_field_manager(script: Script, api: Cli
     assert [question.get("fieldManager") for question in script.asked] == ["karpenter"] * 3
 
 
-async def test_evictions_that_hang_leave_connections_for_everything_else(
-    script: Script, api: Client
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda api: api.evict("p", "default", uid="u"), id="evictions"),
+        pytest.param(lambda api: api.delete(kinds.POD, "p", namespace="default"), id="deletions"),
+        pytest.param(lambda api: api.create(kinds.EVENT, {}, "default"), id="events"),
+    ],
+)
+async def test_crowds_that_hang_leave_connections_for_everything_else(
+    script: Script, api: Client, ask: Callable[[Client], Awaitable[object]]
 ) -> None:
     everywhere = asyncio.Event()
 
@@ -289,14 +297,13 @@ async def test_evictions_that_hang_leave_connections_for_everything_else(
         return web.json_response(node("claim", "1"))
 
     script.answers = [hanging] * client_module.BACKGROUND_CONNECTIONS
-    pods = range(2 * client_module.CONNECTIONS)
-    evictions = [asyncio.create_task(api.evict(f"p{n}", "default", uid="u")) for n in pods]
+    crowd = [asyncio.ensure_future(ask(api)) for _ in range(2 * client_module.CONNECTIONS)]
     await everywhere.wait()
 
     script.answers = [made]
     await api.create(kinds.NODE, {"metadata": {"name": "claim"}})
 
     assert len(script.asked) == client_module.BACKGROUND_CONNECTIONS + 1
-    for eviction in evictions:
-        eviction.cancel()
-    await asyncio.gather(*evictions, return_exceptions=True)
+    for one in crowd:
+        one.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)

@@ -131,6 +131,23 @@ async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(
     assert registered.status.node_name == "node-of-claim"
 
 
+async def test_a_node_that_somebody_deletes_before_it_is_registered_is_let_go(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    node = world.join(claim, ready=False)
+    kept = {"metadata": {"finalizers": ["example.com/backup"]}}
+    await world.api.patch(kinds.NODE, node.metadata.name, kept)
+    await world.api.delete(kinds.NODE, node.metadata.name)
+    world.see()
+
+    await lifecycle.reconcile("claim")
+
+    found = world.node(node.metadata.name)
+    assert found is not None
+    assert found.metadata.finalizers == ["example.com/backup"]
+
+
 async def test_a_ready_node_is_initialized_and_the_claim_becomes_ready(
     world: World, lifecycle: Lifecycle
 ) -> None:

@@ -38,7 +38,8 @@ def owner_reference(claim: NodeClaim) -> dict[str, Any]:
 
 def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
     owners = [to_wire(o) for o in node.metadata.owner_references if o.uid != claim.metadata.uid]
-    finalizers = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
+    # To a node that is on its way out no finalizer may be added.
+    added = () if node.metadata.is_deleting else (labels.TERMINATION_FINALIZER,)
     return {
         "labels": {
             **claim.metadata.labels,
@@ -46,7 +47,7 @@ def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
             labels.REGISTERED: "true",
         },
         "annotations": dict(claim.metadata.annotations),
-        "finalizers": [*finalizers, labels.TERMINATION_FINALIZER],
+        "finalizers": list(dict.fromkeys((*node.metadata.finalizers, *added))),
         "ownerReferences": [*owners, owner_reference(claim)],
     }
 
