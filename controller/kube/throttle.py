@@ -71,13 +71,14 @@ class Throttle:
             self._tokens -= 1
             self._work_in_a_row = self._work_in_a_row + 1 if priority is Priority.WORK else 0
             self._waiting[priority].popleft().set_result(None)
-        if self._refill is not None:
-            self._refill.cancel()
-        self._refill = None
-        if priority is not None:
+        if priority is not None and self._refill is None:
             # Less than a clock's tick away, it would be asked for again and again.
             pause = max((1 - self._tokens) / self.qps, SHORTEST_PAUSE_SECONDS)
-            self._refill = loop.call_later(pause, self._serve)
+            self._refill = loop.call_later(pause, self._refilled)
+
+    def _refilled(self) -> None:
+        self._refill = None
+        self._serve()
 
     def _turn(self) -> Priority | None:
         """Return whose turn it is; None when nobody waits."""

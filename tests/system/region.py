@@ -88,9 +88,11 @@ class Region:
 
     def errors(self) -> list[str]:
         """Answer what the controllers have logged at ERROR: each asks somebody to look."""
+        logs = sorted(self.logs.glob("kube-system_karpenter-*.log"))
+        assert any(log.stat().st_size for log in logs), "no controller has logged anything"
         return [
             line
-            for log in sorted(self.logs.glob("kube-system_karpenter-*.log"))
+            for log in logs
             for line in log.read_text().splitlines()
             if not line.startswith("{") or json.loads(line)["level"] == "ERROR"
         ]
