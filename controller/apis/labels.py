@@ -78,6 +78,7 @@ ALIASES = {
 
 # Annotations.
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+EVICTION_PRICE = "joiner.dev/eviction-price"
 NODEPOOL_HASH = "karpenter.sh/nodepool-hash"
 NODEPOOL_HASH_VERSION = "karpenter.sh/nodepool-hash-version"
 TERMINATION_TIMESTAMP = "karpenter.sh/nodeclaim-termination-timestamp"

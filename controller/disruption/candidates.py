@@ -34,8 +34,13 @@ def found(
     node_pools: Mapping[str, NodePool],
     disruption_budgets: Sequence[PodDisruptionBudget],
     now: datetime,
+    eventual: bool = False,
 ) -> Candidates:
-    """Sort the cluster's nodes into candidates and blocked ones; the rest are not ours to touch."""
+    """Sort the cluster's nodes into candidates and blocked ones; the rest are not ours to touch.
+
+    `eventual`: pods do not protect a node whose claim has a termination grace period, which
+    ends them anyway.
+    """
     admitted: list[Candidate] = []
     blocked: dict[str, str] = {}
     for state in nodes:
@@ -45,7 +50,10 @@ def found(
         if pool is None:
             continue
         pods = tuple(pods_on(state.name))
-        obstacle = _obstacle(state, pods, disruption_budgets, now)
+        forced = eventual and state.claim.spec.termination_grace_period is not None
+        obstacle = _node_obstacle(state) or (
+            None if forced else _pod_obstacle(pods, disruption_budgets, now)
+        )
         if obstacle is not None:
             blocked[state.name] = obstacle
             continue
@@ -53,17 +61,18 @@ def found(
     return Candidates(tuple(admitted), blocked)
 
 
-def _obstacle(
-    state: StateNode,
-    pods: Sequence[Pod],
-    disruption_budgets: Sequence[PodDisruptionBudget],
-    now: datetime,
-) -> str | None:
+def _node_obstacle(state: StateNode) -> str | None:
     assert state.node is not None
     if state.nominated:
         return "Node is nominated for a pending pod"
     if state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
         return "Disruption is blocked through the karpenter.sh/do-not-disrupt annotation"
+    return None
+
+
+def _pod_obstacle(
+    pods: Sequence[Pod], disruption_budgets: Sequence[PodDisruptionBudget], now: datetime
+) -> str | None:
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:
         return f'Pod "{protected.key}" has the karpenter.sh/do-not-disrupt annotation'

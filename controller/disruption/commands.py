@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
+from controller.apis import labels
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
+from controller.scheduling.results import NewNode
+from controller.state.pods import is_reschedulable
 
 
 class Reason(Enum):
@@ -28,7 +32,8 @@ class Reason(Enum):
 class Candidate:
     """A node that may be disrupted: managed, initialized, and free of whatever forbids it.
 
-    A `buffered` one keeps room free for a capacity buffer.
+    `price` is that of its offering in $/h, 0 when nobody knows it. A `buffered` one keeps
+    room free for a capacity buffer.
     """
 
     node: Node
@@ -43,10 +48,39 @@ class Candidate:
         """The node's name."""
         return self.node.metadata.name
 
+    @property
+    def pool(self) -> str:
+        """The name of its pool."""
+        return self.node_pool.metadata.name
+
+    @property
+    def is_spot(self) -> bool:
+        """Whether it is a spot instance."""
+        return self.node.metadata.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
+
+    @property
+    def moving(self) -> tuple[Pod, ...]:
+        """The pods that need another node when this one goes."""
+        return tuple(pod for pod in self.pods if is_reschedulable(pod))
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Nodes to remove together, for one reason."""
+    """Nodes to remove together, for one reason, and where their pods go.
+
+    `replacements` are the nodes to be made first; `moves` maps nodes that exist to the pods
+    that go there. `saving` is in $/h; `evictions` counts the pods that move.
+    """
 
     reason: Reason
     candidates: tuple[Candidate, ...]
+    replacements: tuple[NewNode, ...] = ()
+    moves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    saving: float = 0.0
+    evictions: int = 0
+    why: str = ""
+
+    @property
+    def decision(self) -> str:
+        """`replace` or `delete`, as metrics write it."""
+        return "replace" if self.replacements else "delete"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 
 from controller.apis import durations, labels
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.pods import Pod
+from controller.disruption.problem import DisruptionSettings
 
 CHEAPEST, DEAREST = -10.0, 10.0
 
@@ -40,3 +42,22 @@ def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
     if not whole:
         return 0.0
     return min(max((whole - (now - created)) / whole, 0.0), 1.0)
+
+
+def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float:
+    """Return what moving a pod costs, in $.
+
+    What its owner says (`joiner.dev/eviction-price`), else the price of a move times the
+    pod's eviction cost. A pod that started a moment ago, perhaps because it was moved, costs up
+    to three times as much, less as it grows older.
+    """
+    price = settings.eviction_price * max(eviction_cost(pod), 0.0)
+    named = pod.metadata.annotations.get(labels.EVICTION_PRICE)
+    if named is not None and settings.eviction_price:
+        with suppress(ValueError):
+            price = max(float(named), 0.0)
+    started = pod.status.start_time
+    if started is None:
+        return price
+    young = 1.0 - min(max((now - started) / settings.cool_down, 0.0), 1.0)
+    return price * (1.0 + 2.0 * young)

@@ -1,0 +1,142 @@
+"""A cluster as it is once a command has been carried out: nodes gone, new ones there, pods moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from controller.apis import labels, quantities
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import (
+    CONSOLIDATABLE,
+    INITIALIZED,
+    LAUNCHED,
+    REGISTERED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodepool import NodePool
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.pods import Quantities
+from controller.cloudprovider.compatibility import Choice, choices, node_labels
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.resources import Resources
+from controller.disruption.commands import Command
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.simulation import bound
+from controller.scheduling.results import NewNode
+from controller.state.nodes import StateNode
+
+
+def applied(
+    problem: DisruptionProblem, command: Command, names: Sequence[str]
+) -> DisruptionProblem:
+    """Return the cluster after a command; `names` are those of the new nodes, in order.
+
+    New nodes are the cheapest that their claims allow, initialized, and consolidatable as soon
+    as the others are.
+    """
+    gone = {one.name for one in command.candidates}
+    place = {key: name for name, keys in command.moves.items() for key in keys}
+    made = []
+    for name, new in zip(names, command.replacements, strict=True):
+        pool = problem.node_pools[new.node_pool]
+        types = problem.snapshot.instance_types[new.node_pool]
+        made.append(launched(name, new, pool, types, problem.now))
+        place |= dict.fromkeys(new.pods, name)
+    snapshot = problem.snapshot
+    pods = tuple(
+        bound(pod, place[pod.key]) if pod.key in place else pod
+        for pod in snapshot.pods
+        if pod.key in place or pod.spec.node_name not in gone
+    )
+    nodes = (*(one for one in snapshot.nodes if one.name not in gone), *made)
+    return replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
+
+
+def launched(
+    name: str, new: NewNode, pool: NodePool, types: Iterable[InstanceType], now: datetime
+) -> StateNode:
+    """Return the machine that the cloud makes of a new node: the cheapest it may be.
+
+    Raises:
+        ValueError: nothing that it may be can be had.
+
+    """
+    choice = _cheapest(new, types)
+    offering = min(choice.offerings, key=lambda one: one.price)
+    carried = _labels(name, new, pool, choice.instance_type, offering)
+    metadata = ObjectMeta(name=name, uid=f"uid-{name}", labels=carried, creation_timestamp=now)
+    template = pool.spec.template.spec
+    capacity = _written(choice.instance_type.capacity)
+    allocatable = _written(choice.instance_type.allocatable)
+    provider_id = f"new:///{name}"
+    return StateNode(
+        node=Node(
+            metadata=metadata,
+            spec=NodeSpec(provider_id=provider_id, taints=list(template.taints)),
+            status=NodeStatus(
+                capacity=capacity,
+                allocatable=allocatable,
+                conditions=[Condition(type="Ready", status="True", last_transition_time=now)],
+            ),
+        ),
+        claim=NodeClaim(
+            metadata=metadata,
+            spec=NodeClaimSpec(
+                node_class_ref=template.node_class_ref,
+                requirements=list(new.requirements),
+                taints=list(template.taints),
+                termination_grace_period=template.termination_grace_period,
+                expire_after=template.expire_after,
+            ),
+            status=NodeClaimStatus(
+                node_name=name,
+                provider_id=provider_id,
+                capacity=capacity,
+                allocatable=allocatable,
+                conditions=[
+                    Condition(type=one, status="True", last_transition_time=now)
+                    for one in (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
+                ],
+            ),
+        ),
+    )
+
+
+def _cheapest(new: NewNode, types: Iterable[InstanceType]) -> Choice:
+    allowed = frozenset(new.instance_types)
+    found = choices((one for one in types if one.name in allowed), new.requirements, {})
+    order = {name: place for place, name in enumerate(new.instance_types)}
+    return min(found, key=lambda one: (one.price, order[one.instance_type.name]))
+
+
+def _labels(
+    name: str, new: NewNode, pool: NodePool, kind: InstanceType, offering: Offering
+) -> dict[str, str]:
+    return {
+        **pool.spec.template.metadata.labels,
+        **new.labels,
+        **node_labels(kind, offering),
+        labels.NODEPOOL: pool.metadata.name,
+        labels.HOSTNAME: name,
+        labels.REGISTERED: "true",
+        labels.INITIALIZED: "true",
+    }
+
+
+def _written(amounts: Resources) -> Quantities:
+    return {name: quantities.written(amount, name) for name, amount in amounts.items()}
+
+
+def as_objects(problem: DisruptionProblem) -> Mapping[str, Sequence[object]]:
+    """Return nodes, claims and pods as they stand, as the API's objects."""
+    snapshot = problem.snapshot
+    return {
+        "nodes": [one.node for one in snapshot.nodes if one.node is not None],
+        "nodeClaims": [one.claim for one in snapshot.nodes if one.claim is not None],
+        "pods": [*snapshot.pods, *problem.pending],
+    }

@@ -1,0 +1,62 @@
+"""The policy Balanced: a saving must be worth its disturbance, measured against the whole pool.
+
+A command is good for a pool when its share of what the pool costs is at least half its share of
+what disturbing the whole pool would cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.disruption.commands import Candidate
+from controller.disruption.costs import rescheduling_cost
+from controller.disruption.simulation import Group
+
+BALANCED = "Balanced"
+LEAST_SCORE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What each pool costs in $/h, and what disturbing all of it would cost, by its name."""
+
+    price: Mapping[str, float]
+    disturbance: Mapping[str, float]
+
+    @classmethod
+    def of(cls, everyone: Sequence[Candidate]) -> Totals:
+        """Add up pools."""
+        price: dict[str, float] = {}
+        disturbance: dict[str, float] = {}
+        for one in everyone:
+            price[one.pool] = price.get(one.pool, 0.0) + one.price
+            disturbance[one.pool] = disturbance.get(one.pool, 0.0) + _disturbance(one)
+        return cls(price, disturbance)
+
+    def approves(self, group: Group) -> bool:
+        """Whether every balanced pool among the leaving nodes gains enough."""
+        pools = {one.pool: one.node_pool for one in group.leaving}
+        return all(
+            self._score(group, name) >= LEAST_SCORE
+            for name, pool in pools.items()
+            if pool.spec.disruption.consolidation_policy == BALANCED
+        )
+
+    def _score(self, group: Group, pool: str) -> float:
+        """Return the share of the saving over the share of the disturbance; what a group saves
+        is divided among pools by what their nodes cost.
+        """
+        mine = [one for one in group.leaving if one.pool == pool]
+        share = sum(one.price for one in mine) / group.price if group.price else 0.0
+        price, disturbance = self.price.get(pool, 0.0), self.disturbance.get(pool, 0.0)
+        if price <= 0 or disturbance <= 0:
+            return 0.0
+        disturbed = sum(map(_disturbance, mine)) / disturbance
+        saved = group.saving * share / price
+        return saved / disturbed if disturbed else 0.0
+
+
+def _disturbance(one: Candidate) -> float:
+    """Return what disturbing a node costs: one for the node, and each pod's eviction cost."""
+    return 1.0 + max(rescheduling_cost(one.moving), 0.0)

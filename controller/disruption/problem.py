@@ -1,0 +1,54 @@
+"""What disruption is asked: a cluster at a moment, and how far it may go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controller.apis.nodepool import NodePool
+from controller.apis.pods import Pod
+from controller.scheduling.settings import Settings
+from controller.state.snapshot import Snapshot
+
+CALM_EVICTION_PRICE = 0.01
+"""$ that moving one ordinary pod costs: about two minutes of a pod's share of a node, in which it
+starts anew and warms up while its old place is still paid for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisruptionSettings:
+    """How dear a disruption is, and what is allowed at all."""
+
+    eviction_price: float = CALM_EVICTION_PRICE
+    """$ for moving one pod of ordinary eviction cost; 0 counts savings alone."""
+
+    horizon: timedelta = timedelta(hours=2)
+    """How long a saving is expected to last: what a move costs must come back within it."""
+
+    cool_down: timedelta = timedelta(minutes=10)
+    """For how long after its start moving a pod again costs more, up to three times as much."""
+
+    spot_to_spot: bool = False
+    """`FEATURE_GATES` SpotToSpotConsolidation: whether spot nodes may be replaced by spot nodes."""
+
+
+UNCALM = DisruptionSettings(eviction_price=0.0)
+"""Every saving counts, whatever it moves: what Karpenter does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisruptionProblem:
+    """A cluster at a moment.
+
+    `snapshot` has the nodes, the pods that run, and the dynamic pools that are ready;
+    `node_pools` are all of them, by name. `pending` pods wait for a node, and get one from
+    somebody else: here they only take room.
+    """
+
+    snapshot: Snapshot
+    node_pools: Mapping[str, NodePool]
+    now: datetime
+    pending: tuple[Pod, ...] = ()
+    scheduling: Settings = field(default_factory=Settings)
+    settings: DisruptionSettings = field(default_factory=DisruptionSettings)
