@@ -1,4 +1,4 @@
-"""The command line: `python -m controller run | solve | explain`."""
+"""The command line: `python -m controller run | solve | explain | disrupt`."""
 
 from __future__ import annotations
 
@@ -55,22 +55,30 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Place the pods of a recorded world."""
-    from controller import offline
+    from controller.offline import solve as offline
 
     return offline.solve(argv, environ)
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Say of one pod of a recorded world where it goes, or why nowhere."""
-    from controller import offline
+    from controller.offline import solve as offline
 
     return offline.explain(argv, environ)
+
+
+def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Say which nodes of a recorded world should go, and what replaces them."""
+    from controller.offline import disrupt as offline
+
+    return offline.disrupt(argv, environ)
 
 
 COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "run": run,
     "solve": solve,
     "explain": explain,
+    "disrupt": disrupt,
 }
 """Every command, by its name."""
 

@@ -1,8 +1,8 @@
-"""A cluster as it is once a command has been carried out: nodes gone, new ones there, pods moved."""
+"""A cluster as it is once a command has been carried out: nodes gone, others there, pods moved."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -130,13 +130,3 @@ def _labels(
 
 def _written(amounts: Resources) -> Quantities:
     return {name: quantities.written(amount, name) for name, amount in amounts.items()}
-
-
-def as_objects(problem: DisruptionProblem) -> Mapping[str, Sequence[object]]:
-    """Return nodes, claims and pods as they stand, as the API's objects."""
-    snapshot = problem.snapshot
-    return {
-        "nodes": [one.node for one in snapshot.nodes if one.node is not None],
-        "nodeClaims": [one.claim for one in snapshot.nodes if one.claim is not None],
-        "pods": [*snapshot.pods, *problem.pending],
-    }

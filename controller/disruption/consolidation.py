@@ -45,6 +45,8 @@ SPOT_TO_SPOT_TYPES = 15
 """How many cheaper types a spot node needs to be replaced by another spot node: with fewer,
 each replacement would sooner be interrupted, and replaced again."""
 
+AWAITED = "pods that wait for a node will come here"
+
 NEGLIGIBLE = 1e-6
 """$/h below which nothing is saved."""
 
@@ -93,7 +95,7 @@ def propose(
     found = Proposal()
     open_: list[Candidate] = []
     for one in candidates:
-        reason = obstacle(one)
+        reason = AWAITED if one.name in simulation.promised else obstacle(one)
         if reason is None:
             open_.append(one)
         else:
@@ -169,7 +171,17 @@ class _Search:
                 if better is None:
                     break
                 plan = better
-        return plan
+        return plan or self._single()
+
+    def _single(self) -> frozenset[str]:
+        """Return the first node that is worth it alone: where no plan pays, each is looked at."""
+        for name in sorted(self._open, key=lambda one: (-self._waste[one], one)):
+            if self._expired():
+                break
+            alone = self._worthwhile(frozenset({name}), 0.0)
+            if alone:
+                return alone
+        return NOBODY
 
     def _grown(self, plan: frozenset[str], price: float) -> frozenset[str] | None:
         """Return the plan with the nodes that are worth it at this price of an eviction.

@@ -44,6 +44,9 @@ def propose(
         if budgets.remaining.get(one.pool, 0) <= 0:
             blocked[one.name] = f"the budgets of NodePool {one.pool} let no more nodes go now"
             continue
+        if one.name in simulation.promised:
+            blocked[one.name] = "it has drifted, and pods that wait for a node will come here"
+            continue
         if expired():
             break
         outcome = simulation.without({one.name})

@@ -80,6 +80,11 @@ def candidates_of(problem: DisruptionProblem, *, eventual: bool = False) -> Cand
     return Candidates(priced, found.blocked)
 
 
+def cost(problem: DisruptionProblem) -> float:
+    """Return what all nodes cost whose price is known, in $/h."""
+    return sum(_price(problem, one) for one in problem.snapshot.nodes)
+
+
 def _price(problem: DisruptionProblem, state: StateNode) -> float:
     types = problem.snapshot.instance_types.get(state.node_pool, ())
     return node_price(state, types) or 0.0

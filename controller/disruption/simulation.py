@@ -90,6 +90,8 @@ class Simulation:
         self._candidates = {one.name: one for one in candidates}
         waiting = [*problem.pending, *_stranded(problem.snapshot)]
         self._catalog = catalog(problem.snapshot)
+        self.promised: frozenset[str] = NOBODY
+        """Nodes whose room is meant for pods that wait."""
         self._snapshot = self._with_places(problem.snapshot, waiting)
         self._known: dict[tuple[frozenset[str], frozenset[str]], Outcome | None] = {}
         self._pods_by_node: dict[str, list[Pod]] = {}
@@ -182,6 +184,7 @@ class Simulation:
             catalog=self._catalog,
         )
         place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+        self.promised = frozenset(place.values())
         found = {pod.key: bound(pod, place[pod.key]) for pod in waiting if pod.key in place}
         others = (pod for pod in snapshot.pods if pod.key not in found)
         return replace(snapshot, pods=(*others, *found.values()))

@@ -20,7 +20,7 @@ def answer(
     """
     buffers = {name: asdict(fill) for name, fill in (fills or {}).items()}
     return {
-        "newNodes": [_node(node) for node in results.new_nodes],
+        "newNodes": [written_node(node) for node in results.new_nodes],
         "existingNodes": {name: list(pods) for name, pods in results.existing_nodes.items()},
         "unschedulable": {pod: list(causes) for pod, causes in results.unschedulable.items()},
         "cost": results.cost,
@@ -30,7 +30,8 @@ def answer(
     }
 
 
-def _node(node: NewNode) -> dict[str, Any]:
+def written_node(node: NewNode) -> dict[str, Any]:
+    """Return a new node as JSON-ready values."""
     terms = [to_wire(term) | {"values": list(term.values)} for term in node.requirements]
     return {
         "nodePool": node.node_pool,

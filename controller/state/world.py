@@ -59,6 +59,9 @@ class World:
     buffer_pods: tuple[Pod, ...] = ()
     """The pods that stand for the room of capacity buffers; placed after all others."""
 
+    node_pools: tuple[NodePool, ...] = ()
+    """All pools, those that take no part in placement too."""
+
 
 _KNOWN = frozenset(
     {
@@ -123,7 +126,8 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
     pods = _with_priorities(
         objects(world, "pods", Pod), objects(world, "priorityClasses", PriorityClass)
     )
-    pools = tuple(one for one in objects(world, "nodePools", NodePool) if _usable(one))
+    all_pools = objects(world, "nodePools", NodePool)
+    pools = tuple(one for one in all_pools if _usable(one))
     for pool in pools:
         check_terms(pool.spec.template.spec.requirements, f"nodePools {pool.metadata.name}")
     overlays = objects(world, "nodeOverlays", NodeOverlay)
@@ -154,6 +158,7 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         tuple(spread(pod for pod in pods if _waits(pod))),
         {name: _written(value) for name, value in settings.items()},
         tuple(spread(_buffer_pods(world))),
+        all_pools,
     )
 
 

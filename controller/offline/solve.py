@@ -56,10 +56,10 @@ def read(path: Path) -> worlds.World:
         QuestionError: a file is missing or not JSON, or an object in it is not right.
 
     """
-    content = _json(path)
+    content = read_json(path)
     try:
         named = worlds.types_file(content) if isinstance(content, Mapping) else None
-        types = _json(path.parent / named) if named else None
+        types = read_json(path.parent / named) if named else None
         world = worlds.load(content, types=types)
         _check_devices(world)
     except WorldError as error:
@@ -96,7 +96,7 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0, prove: bool = 
             snapshot=world.snapshot,
             settings=settings,
             catalog=catalog,
-            expired=_deadline(start + seconds),
+            expired=deadline(start + seconds),
         )
         times.append(time.perf_counter() - start)
         if len(times) == 1:
@@ -122,7 +122,7 @@ def _proven(
         snapshot=world.snapshot,
         settings=settings,
         catalog=catalog,
-        expired=_deadline(time.perf_counter() + seconds),
+        expired=deadline(time.perf_counter() + seconds),
     )
     return replace(results, lower_bound=bound)
 
@@ -134,7 +134,7 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         description="Place the waiting pods of a recorded world: which nodes to make, at what"
         " cost, and why some pods go nowhere. Nothing is changed anywhere.",
     )
-    _add_world(parser)
+    add_world(parser)
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--repeat", type=int, default=1, help="solve so often; the median counts")
     parser.add_argument(
@@ -143,7 +143,7 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         help="bound the cost by what no answer at all can be below; takes longer than to solve",
     )
     chosen = parser.parse_args(argv)
-    return _asked(lambda: _print_solved(chosen))
+    return answered(lambda: _print_solved(chosen))
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -152,13 +152,14 @@ def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         prog="python -m controller explain",
         description="Say where one pod of a recorded world goes, or what stands in its way.",
     )
-    _add_world(parser)
+    add_world(parser)
     parser.add_argument("pod", metavar="POD", help="namespace/name, or a name in `default`")
     chosen = parser.parse_args(argv)
-    return _asked(lambda: _print_explained(chosen))
+    return answered(lambda: _print_explained(chosen))
 
 
-def _add_world(parser: argparse.ArgumentParser) -> None:
+def add_world(parser: argparse.ArgumentParser) -> None:
+    """Take a world's path and a time limit."""
     parser.add_argument("world", metavar="WORLD.json", type=Path, help="see docs/formats.md")
     parser.add_argument(
         "--time-limit",
@@ -169,7 +170,8 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _asked(ask: Callable[[], int]) -> int:
+def answered(ask: Callable[[], int]) -> int:
+    """Run a command; what cannot be asked becomes a sentence and exit code 2."""
     try:
         return ask()
     except QuestionError as error:
@@ -190,7 +192,7 @@ def _print_solved(chosen: argparse.Namespace) -> int:
         return 0
     console = Console()
     for table in reporter.tables(found.results, found.fills):
-        console.print(_drawn(table))
+        console.print(drawn_table(table))
     console.print(f"{reporter.summary(found.results)}; solved in {seconds:.3f} s", highlight=False)
     return 0
 
@@ -212,7 +214,8 @@ def _print_explained(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _drawn(table: reporter.Table) -> Table:
+def drawn_table(table: reporter.Table) -> Table:
+    """Draw a table for people."""
     drawn = Table(title=table.title, header_style="bold", title_justify="left")
     for head in table.heads:
         drawn.add_column(head)
@@ -221,7 +224,13 @@ def _drawn(table: reporter.Table) -> Table:
     return drawn
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Read a file.
+
+    Raises:
+        QuestionError: it is missing or not JSON.
+
+    """
     try:
         return orjson.loads(path.read_bytes())
     except OSError as error:
@@ -230,5 +239,6 @@ def _json(path: Path) -> Any:
         raise QuestionError(f"{path}: not JSON: {error}") from error
 
 
-def _deadline(end: float) -> Callable[[], bool]:
+def deadline(end: float) -> Callable[[], bool]:
+    """Return what turns true at a moment of `time.perf_counter`."""
     return lambda: time.perf_counter() > end

@@ -1,0 +1,319 @@
+"""The command `disrupt`: which nodes of a recorded world should go, and what replaces them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from controller.apis import labels
+from controller.apis.meta import to_wire
+from controller.disruption.applying import applied
+from controller.disruption.commands import Command
+from controller.disruption.methods import Decision, candidates_of, cost, decide
+from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
+from controller.disruption.simulation import Simulation
+from controller.offline.solve import (
+    QuestionError,
+    add_world,
+    answered,
+    deadline,
+    drawn_table,
+    read,
+    read_json,
+)
+from controller.scheduling.answers import written_node
+from controller.scheduling.reporter import Table
+from controller.scheduling.settings import from_names
+from controller.state.nodes import StateNode
+from controller.state.world import World
+
+SHOWN = 20
+"""How many commands a table shows; all are in the JSON."""
+
+SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
+
+
+@dataclass(slots=True)
+class Course:
+    """What was decided about a world, look by look, and what came of it."""
+
+    problem: DisruptionProblem
+    cost_before: float
+    lower_bound: float = 0.0
+    commands: list[tuple[Command, tuple[StateNode, ...]]] = field(default_factory=list)
+    """What was carried out, with the nodes that came of it."""
+
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    first_command_seconds: float = 0.0
+
+    @property
+    def cost_after(self) -> float:
+        """What the nodes cost once every command has been carried out, in $/h."""
+        return self.cost_before - sum(command.saving for command, _ in self.commands)
+
+
+def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `disrupt`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m controller disrupt",
+        description="Say which nodes of a recorded world should go, and what replaces them.",
+    )
+    add_world(parser)
+    parser.add_argument("--output", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--now",
+        type=_moment,
+        default=None,
+        metavar="TIME",
+        help="the moment to decide at, such as 2026-11-22T08:00:00Z (now)",
+    )
+    parser.add_argument(
+        "--until-steady",
+        action="store_true",
+        help="carry every command out and ask again, until nothing more comes",
+    )
+    parser.add_argument(
+        "--no-calm",
+        action="store_true",
+        help="let every saving count, whatever it moves",
+    )
+    parser.add_argument(
+        "--write-world",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="write the world as it is once the commands have been carried out",
+    )
+    chosen = parser.parse_args(argv)
+    return answered(lambda: _print(chosen))
+
+
+def _print(chosen: argparse.Namespace) -> int:
+    world = read(chosen.world)
+    try:
+        problem = problem_of(world, now=chosen.now or datetime.now(UTC), calm=not chosen.no_calm)
+    except ValueError as error:
+        raise QuestionError(f"{chosen.world}: settings: {error}") from error
+    course = followed(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
+    if chosen.write_world is not None:
+        _write_world(chosen.write_world, read_json(chosen.world), course)
+    if chosen.output == "json":
+        sys.stdout.write(json.dumps(answer(course)) + "\n")
+        return 0
+    console = Console()
+    for table in tables(course):
+        console.print(drawn_table(table))
+    console.print(summary(course), highlight=False, markup=False)
+    return 0
+
+
+def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
+    """Return what is asked about a recorded world.
+
+    Raises:
+        ValueError: a setting is not one of those allowed.
+
+    """
+    gates = world.settings.get("FEATURE_GATES", "").replace(" ", "").lower().split(",")
+    settings = DisruptionSettings() if calm else UNCALM
+    if f"{SPOT_TO_SPOT_GATE}=true".lower() in gates:
+        settings = replace(settings, spot_to_spot=True)
+    return DisruptionProblem(
+        snapshot=world.snapshot,
+        node_pools={one.metadata.name: one for one in world.node_pools},
+        now=now,
+        pending=(*world.pods, *world.buffer_pods),
+        scheduling=from_names(world.settings),
+        settings=settings,
+    )
+
+
+def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) -> Course:
+    """Decide, and with `until_steady` carry out and decide again; each look, and the proof of
+    the bound, may take so many seconds.
+    """
+    course = Course(problem, cost(problem))
+    began = time.perf_counter()
+    while True:
+        decision = _look(course.problem, seconds)
+        if decision.commands and not course.commands:
+            course.first_command_seconds = time.perf_counter() - began
+        course.blocked = decision.blocked
+        for command in decision.commands:
+            _carry_out(course, command)
+        if not decision.commands or not until_steady:
+            break
+    course.seconds = time.perf_counter() - began
+    course.lower_bound = _lower_bound(problem, seconds)
+    return course
+
+
+def _look(problem: DisruptionProblem, seconds: float) -> Decision:
+    return decide(problem, expired=deadline(time.perf_counter() + seconds))
+
+
+def _carry_out(course: Course, command: Command) -> None:
+    taken = {one.name for one in course.problem.snapshot.nodes}
+    first = sum(len(made) for _, made in course.commands)
+    free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
+    names = list(islice(free, len(command.replacements)))
+    course.problem = applied(course.problem, command, names)
+    there = {one.name: one for one in course.problem.snapshot.nodes}
+    course.commands.append((command, tuple(there[name] for name in names)))
+
+
+def _lower_bound(problem: DisruptionProblem, seconds: float) -> float:
+    """Return what no arrangement of the pods that may move costs less than, with the nodes that
+    must stay, in $/h.
+    """
+    open_ = candidates_of(problem).admitted
+    simulation = Simulation(problem, open_, expired=deadline(time.perf_counter() + seconds))
+    return simulation.least_cost([one.name for one in open_]) + (
+        cost(problem) - sum(one.price for one in open_)
+    )
+
+
+def answer(course: Course) -> dict[str, Any]:
+    """Return what was decided as plain JSON-ready values; the form is in `docs/formats.md`."""
+    return {
+        "commands": [
+            {
+                "reason": command.reason.value,
+                "nodes": [one.name for one in command.candidates],
+                "newNodes": [
+                    {
+                        **written_node(new),
+                        "name": node.name,
+                        "instanceType": node.labels[labels.INSTANCE_TYPE],
+                        "zone": node.labels[labels.ZONE],
+                        "capacityType": node.labels[labels.CAPACITY_TYPE],
+                    }
+                    for new, node in zip(command.replacements, made, strict=True)
+                ],
+                "existingNodes": {name: list(keys) for name, keys in command.moves.items()},
+                "saving": command.saving,
+                "evictions": command.evictions,
+                "why": command.why,
+            }
+            for command, made in course.commands
+        ],
+        "blocked": dict(sorted(course.blocked.items())),
+        "costBefore": course.cost_before,
+        "costAfter": course.cost_after,
+        "lowerBound": min(course.lower_bound, course.cost_before),
+        "seconds": course.seconds,
+        "firstCommandSeconds": course.first_command_seconds,
+    }
+
+
+def tables(course: Course) -> tuple[Table, ...]:
+    """Return the commands, and why the other nodes stay, as tables; empty ones are left out."""
+    stay = Counter(course.blocked.values())
+    found = (
+        Table(
+            f"Commands (the first {SHOWN} of {len(course.commands)})"
+            if len(course.commands) > SHOWN
+            else "Commands",
+            ("reason", "nodes", "in their place", "evictions", "saving $/h"),
+            tuple(
+                (
+                    command.reason.value,
+                    _some([one.name for one in command.candidates]),
+                    _some([node.labels[labels.INSTANCE_TYPE] for node in made]),
+                    str(command.evictions),
+                    f"{command.saving:.4f}",
+                )
+                for command, made in course.commands[:SHOWN]
+            ),
+        ),
+        Table(
+            "Nodes that stay",
+            ("nodes", "why"),
+            tuple((str(number), why) for why, number in stay.most_common()),
+        ),
+    )
+    return tuple(table for table in found if table.rows)
+
+
+def summary(course: Course) -> str:
+    """Return one sentence: how many go, what that saves, how near to the bound it comes."""
+    gone = sum(len(command.candidates) for command, _ in course.commands)
+    made = sum(len(nodes) for _, nodes in course.commands)
+    moved = sum(command.evictions for command, _ in course.commands)
+    sentence = (
+        f"{gone} nodes go and {made} come, {moved} pods move: {course.cost_before:.4f} $/h become "
+        f"{course.cost_after:.4f}"
+    )
+    if course.lower_bound > 0:
+        gap = course.cost_after / course.lower_bound - 1
+        sentence += f"; nothing is below {course.lower_bound:.4f} $/h (gap {gap:.1%})"
+    return f"{sentence}; decided in {course.seconds:.3f} s"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
+    """Write the world with the nodes, claims and pods of the course's end, all else as it was."""
+    snapshot = course.problem.snapshot
+    here = {one.name: one for one in snapshot.nodes}
+    place = {pod.key: pod.spec.node_name for pod in snapshot.pods}
+    made = [one for _, nodes in course.commands for one in nodes if one.name in here]
+    claims = {one.claim.metadata.name for one in snapshot.nodes if one.claim is not None}
+    world = {
+        **world,
+        "nodes": [
+            *(one for one in world.get("nodes", []) if one["metadata"]["name"] in here),
+            *(to_wire(one.node) for one in made),
+        ],
+        "nodeClaims": [
+            *(one for one in world.get("nodeClaims", []) if one["metadata"]["name"] in claims),
+            *(to_wire(one.claim) for one in made),
+        ],
+        "pods": [_moved(one, place) for one in world["pods"] if _is_left(one, place)],
+    }
+    try:
+        path.write_bytes(orjson.dumps(world, option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
+
+
+def _key(pod: Mapping[str, Any]) -> str:
+    metadata = pod["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _is_left(pod: Mapping[str, Any], place: Mapping[str, str]) -> bool:
+    """Whether a pod waits still, or runs still: daemons went with their nodes."""
+    return not pod["spec"].get("nodeName") or _key(pod) in place
+
+
+def _moved(pod: dict[str, Any], place: Mapping[str, str]) -> dict[str, Any]:
+    if not pod["spec"].get("nodeName"):
+        return pod
+    return {**pod, "spec": {**pod["spec"], "nodeName": place[_key(pod)]}}
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no moment such as 2026-11-22T08:00:00Z"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

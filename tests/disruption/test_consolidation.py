@@ -1,0 +1,364 @@
+"""Consolidation: what goes, what comes in its place, and what must stay."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from controller.disruption.applying import applied
+from controller.disruption.commands import Reason
+from controller.disruption.methods import Decision, cost, decide
+from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
+from controller.state.world import load
+from tests.disruption.clusters import conditions, node_and_claim, underused
+from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+ZONE = "zone-a"
+
+SMALL = instance_type(
+    "small",
+    cpu=2,
+    memory_gib=8,
+    pods=29,
+    offerings=[offering(ZONE, "on-demand", 0.1), offering(ZONE, "spot", 0.04)],
+)
+LARGE = instance_type(
+    "large",
+    cpu=8,
+    memory_gib=32,
+    pods=58,
+    offerings=[offering(ZONE, "on-demand", 0.4), offering(ZONE, "spot", 0.16)],
+)
+TYPES = {"small": SMALL, "large": LARGE}
+
+
+def pool(name: str = "general", *, on_demand: bool = True, **disruption: Any) -> dict[str, Any]:
+    requirement = {
+        "key": "karpenter.sh/capacity-type",
+        "operator": "In",
+        "values": ["on-demand"] if on_demand else ["on-demand", "spot"],
+    }
+    defaults = {
+        "consolidationPolicy": "WhenEmptyOrUnderutilized",
+        "consolidateAfter": "0s",
+        "budgets": [{"nodes": "100%"}],
+    }
+    return node_pool(name, requirements=[requirement], disruption=defaults | disruption)
+
+
+def world(
+    *nodes: tuple[str, str, list[dict[str, Any]]], pools: Any = None, **more: Any
+) -> dict[str, Any]:
+    """Return a cluster of nodes: name, type (and `/spot`), and their pods."""
+    found: dict[str, Any] = {
+        "nodes": [],
+        "nodeClaims": [],
+        "pods": [],
+        "nodePools": pools or [pool()],
+        "instanceTypes": list(TYPES.values()),
+        **more,
+    }
+    for name, what, pods in nodes:
+        kind_name, _, spot = what.partition("/")
+        kind = TYPES[kind_name]
+        labels = {term["key"]: term["values"][0] for term in kind["requirements"]} | {
+            "topology.kubernetes.io/zone": ZONE,
+            "karpenter.sh/capacity-type": "spot" if spot else "on-demand",
+            "karpenter.sh/nodepool": found["nodePools"][0]["metadata"]["name"],
+            HOSTNAME: name,
+        }
+        node, claim = node_and_claim(name, labels["karpenter.sh/nodepool"], labels, kind)
+        found["nodes"].append(node)
+        found["nodeClaims"].append(claim)
+        for one in pods:
+            running = {**one, "spec": {**one["spec"], "nodeName": name}}
+            running["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+            found["pods"].append(running)
+    return found
+
+
+def problem(cluster: dict[str, Any], settings: DisruptionSettings = UNCALM) -> DisruptionProblem:
+    read = load(cluster)
+    return DisruptionProblem(
+        snapshot=read.snapshot,
+        node_pools={one.metadata.name: one for one in read.node_pools},
+        now=NOW,
+        pending=read.pods,
+        settings=settings,
+    )
+
+
+def decided(cluster: dict[str, Any], settings: DisruptionSettings = UNCALM) -> Decision:
+    return decide(problem(cluster, settings))
+
+
+def pods(prefix: str, count: int, cpu: int = 400) -> list[dict[str, Any]]:
+    return [pod(f"{prefix}-{n}", cpu=cpu, memory=256) for n in range(count)]
+
+
+def going(decision: Decision) -> set[str]:
+    return {one.name for command in decision.commands for one in command.candidates}
+
+
+def test_empty_nodes_go_before_anything_is_weighed() -> None:
+    found = decided(world(("idle", "large", []), ("busy", "small", pods("web", 1))))
+
+    (command,) = found.commands
+    assert command.reason is Reason.EMPTY
+    assert going(found) == {"idle"}
+    assert command.saving == pytest.approx(0.4)
+
+
+def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
+    found = decided(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
+
+    (command,) = found.commands
+    assert going(found) == {"a"}
+    assert command.moves == {"b": ("default/a-0",)}
+    assert not command.replacements
+    assert (command.saving, command.evictions) == (pytest.approx(0.1), 1)
+
+
+def test_a_large_node_becomes_several_small_ones_where_those_are_cheaper() -> None:
+    found = decided(world(("big", "large", pods("web", 7))))
+
+    (command,) = found.commands
+    assert going(found) == {"big"}
+    assert [one.instance_types[0] for one in command.replacements] == ["small", "small"]
+    assert command.saving == pytest.approx(0.2)
+
+
+def test_a_node_that_nothing_cheaper_replaces_stays_and_says_so() -> None:
+    found = decided(world(("a", "small", pods("a", 4))))
+
+    assert not found.commands
+    assert "nothing cheaper was found" in found.blocked["a"]
+
+
+@pytest.mark.parametrize(
+    ("disruption", "why"),
+    [
+        ({"consolidationPolicy": "WhenEmpty"}, "empty nodes only"),
+        ({"consolidateAfter": "Never"}, "switched off"),
+    ],
+)
+def test_a_pool_may_forbid_consolidation(disruption: dict[str, Any], why: str) -> None:
+    found = decided(
+        world(
+            ("a", "small", pods("a", 1)),
+            ("b", "small", pods("b", 3)),
+            pools=[pool(**disruption)],
+        )
+    )
+
+    assert not found.commands
+    assert why in found.blocked["a"]
+
+
+def test_a_node_whose_pods_changed_lately_stays() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+    for claim in cluster["nodeClaims"]:
+        claim["status"]["conditions"] = conditions(("Launched", "Registered", "Initialized"))
+
+    assert not decided(cluster).commands
+
+
+def test_a_budget_holds_back_what_the_plan_wants_gone() -> None:
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
+    found = decided(world(*nodes, pools=[pool(budgets=[{"nodes": "1"}])]))
+
+    assert len(going(found)) == 1
+    assert any("budgets" in why for why in found.blocked.values())
+
+
+def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
+    current = problem(world(*nodes, pools=[pool(budgets=[{"nodes": "2"}])]))
+    moved: list[str] = []
+    while commands := decide(current).commands:
+        for command in commands:
+            moved += [key for keys in command.moves.values() for key in keys]
+            current = applied(current, command, [])
+
+    assert len(moved) == len(set(moved))
+    assert cost(current) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("value", ["true", "100000h"])
+def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
+    guarded = pods("a", 1)
+    guarded[0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": value}
+    found = decided(world(("a", "small", guarded), ("b", "small", pods("b", 1))))
+
+    assert "a" not in going(found)
+    assert "do-not-disrupt" in found.blocked["a"]
+
+
+def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
+    guard = {
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    guarded = pods("a", 1)
+    guarded[0]["metadata"]["labels"] = {"app": "web"}
+    found = decided(
+        world(
+            ("a", "small", guarded),
+            ("b", "small", pods("b", 1)),
+            podDisruptionBudgets=[guard],
+        )
+    )
+
+    assert going(found) == {"b"}
+    assert 'PodDisruptionBudget "default/web"' in found.blocked["a"]
+
+
+def test_room_of_pods_that_wait_is_not_given_away() -> None:
+    cluster = world(("a", "small", pods("a", 2)), ("b", "small", pods("b", 2)))
+    cluster["pods"].append(pod("waits", cpu=1000, memory=256))
+
+    assert not decided(cluster).commands
+
+
+def test_moved_pods_do_not_go_to_nodes_that_are_still_starting() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("young", "small", []))
+    del cluster["nodes"][1]["metadata"]["labels"]["karpenter.sh/initialized"]
+
+    assert not decided(cluster).commands
+
+
+def test_spot_is_not_replaced_by_spot_unless_the_gate_is_on() -> None:
+    both = [pool(on_demand=False)]
+    cluster = world(("big", "large/spot", pods("web", 7)), pools=both)
+
+    assert not decided(cluster).commands
+
+
+def test_a_single_spot_node_needs_fifteen_cheaper_types_to_become_another() -> None:
+    both = [pool(on_demand=False)]
+    few = world(("big", "large/spot", pods("web", 4)), pools=both)
+    many = world(("big", "large/spot", pods("web", 4)), pools=both)
+    many["instanceTypes"] += [
+        {**SMALL, "name": f"small-{n}", "requirements": _named(f"small-{n}")} for n in range(14)
+    ]
+    gate = DisruptionSettings(eviction_price=0.0, spot_to_spot=True)
+
+    assert not decided(few, gate).commands
+    (command,) = decided(many, gate).commands
+    (new,) = command.replacements
+    assert len(new.instance_types) == 15
+    assert "large" not in new.instance_types
+
+
+def _named(name: str) -> list[dict[str, Any]]:
+    return [
+        {**term, "values": [name]} if term["key"] == "node.kubernetes.io/instance-type" else term
+        for term in SMALL["requirements"]
+    ]
+
+
+def test_on_demand_that_becomes_spot_is_bound_to_spot() -> None:
+    found = decided(world(("a", "small", pods("a", 4)), pools=[pool(on_demand=False)]))
+
+    (command,) = found.commands
+    (new,) = command.replacements
+    (term,) = [one for one in new.requirements if one.key == "karpenter.sh/capacity-type"]
+    assert list(term.values) == ["spot"]
+
+
+def test_a_saving_that_moves_many_pods_must_pay_for_them() -> None:
+    cluster = world(("a", "small", pods("a", 20, cpu=10)), ("guarded", "small", pods("b", 2)))
+    cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+
+    assert going(decided(cluster)) == {"a"}
+    calm = decided(cluster, DisruptionSettings(eviction_price=0.05))
+    assert not calm.commands
+    assert "less than moving 20 pods costs" in calm.blocked["a"]
+
+
+def test_of_two_nodes_that_could_go_the_one_with_fewer_pods_does() -> None:
+    found = decided(world(("a", "small", pods("a", 20, cpu=10)), ("b", "small", pods("b", 2))))
+
+    assert going(found) == {"b"}
+
+
+def test_an_owner_may_price_the_move_of_a_pod() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 1)))
+    for one in cluster["pods"]:
+        one["metadata"]["annotations"] = {"joiner.dev/eviction-price": "5"}
+
+    assert len(going(decided(cluster))) == 1
+    calm = decided(cluster, DisruptionSettings())
+    assert not calm.commands
+    assert "less than moving" in calm.blocked["a"]
+
+
+def test_a_pod_that_was_moved_a_moment_ago_is_dearer_to_move() -> None:
+    cluster = world(("a", "small", pods("a", 8, cpu=10)), ("b", "small", pods("b", 8, cpu=10)))
+    settings = DisruptionSettings(eviction_price=0.015)
+    assert going(decided(cluster, settings))
+
+    for one in cluster["pods"]:
+        one["status"]["startTime"] = "2026-10-31T23:59:00Z"
+    assert not decided(cluster, settings).commands
+
+
+def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> None:
+    full = [(f"full-{n}", "large", pods(f"full-{n}", 19)) for n in range(3)]
+    nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("room", "small", []))
+    guarded = world(*nodes)
+    guarded["pods"].append(pod("keeps", cpu=10, memory=10, node="room"))
+    guarded["nodes"][-1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    balanced = {**guarded, "nodePools": [pool(consolidationPolicy="Balanced")]}
+
+    assert going(decided(guarded)) == {"harmed"}
+    assert not decided(balanced).commands
+    assert "balance" in decided(balanced).blocked["harmed"]
+
+
+def test_a_drifted_node_is_replaced_whatever_it_costs() -> None:
+    cluster = world(("old", "small", pods("a", 4)), pools=[pool(consolidateAfter="Never")])
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+    (command,) = decided(cluster).commands
+
+    assert command.reason is Reason.DRIFTED
+    assert going(decided(cluster)) == {"old"}
+    assert len(command.replacements) == 1
+
+
+def test_drift_waits_for_its_budget() -> None:
+    budgets = [{"nodes": "0", "reasons": ["Drifted"]}, {"nodes": "100%"}]
+    cluster = world(("old", "small", pods("a", 4)), pools=[pool(budgets=budgets)])
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+    found = decided(cluster)
+
+    assert not found.commands
+    assert "budgets" in found.blocked["old"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> None:
+    cluster = underused(250, seed)
+    for one in cluster["nodePools"]:
+        one["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "30%"}]}
+    start = current = problem(cluster, DisruptionSettings())
+    keys = {one.key for one in start.snapshot.pods}
+    names = iter(f"new-{n}" for n in range(1000))
+    while commands := decide(current).commands:
+        before = cost(current)
+        for command in commands:
+            current = applied(current, command, [next(names) for _ in command.replacements])
+        assert cost(current) < before
+    there = {one.name for one in current.snapshot.nodes}
+    assert {one.key for one in current.snapshot.pods if one.spec.node_name in there} == keys
+    assert cost(current) < cost(start)
+
+
+def test_the_same_cluster_gets_the_same_answer() -> None:
+    cluster = underused(150, 7)
+
+    assert decided(cluster) == decided(cluster)

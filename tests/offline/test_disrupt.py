@@ -1,0 +1,107 @@
+"""`disrupt` as people type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.__main__ import main
+from tests.disruption.test_consolidation import pods, world
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A cluster in which one of two nodes is enough, and one is empty."""
+    path = tmp_path / "world.json"
+    nodes = (("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)), ("idle", "large", []))
+    path.write_text(json.dumps(world(*nodes)))
+    return path
+
+
+def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert main(["disrupt", *argv, "--output", "json"], {}) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_one_look_ends_with_the_first_method_that_finds_something(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = asked(capsys, str(file), "--no-calm")
+
+    (command,) = found["commands"]
+    assert (command["reason"], command["nodes"]) == ("Empty", ["idle"])
+    assert found["costBefore"] == pytest.approx(0.6)
+    assert found["costAfter"] == pytest.approx(0.2)
+
+
+def test_until_steady_carries_out_what_it_decides(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = asked(capsys, str(file), "--no-calm", "--until-steady")
+
+    assert [one["reason"] for one in found["commands"]] == ["Empty", "Underutilized"]
+    assert found["commands"][1]["existingNodes"] == {"b": ["default/a-0"]}
+    assert found["costAfter"] == pytest.approx(0.1)
+    assert found["lowerBound"] <= found["costAfter"]
+    assert set(found["blocked"]) == {"b"}
+
+
+def test_the_world_that_comes_of_it_is_written_and_is_steady(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = tmp_path / "after.json"
+    asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
+
+    written = json.loads(after.read_text())
+    assert [one["metadata"]["name"] for one in written["nodes"]] == ["b"]
+    assert {one["spec"]["nodeName"] for one in written["pods"]} == {"b"}
+    assert not asked(capsys, str(after), "--no-calm")["commands"]
+
+
+def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, after = tmp_path / "world.json", tmp_path / "after.json"
+    path.write_text(json.dumps(world(("big", "large", pods("web", 7)))))
+    found = asked(capsys, str(path), "--no-calm", "--write-world", str(after))
+
+    (command,) = found["commands"]
+    kinds = [(one["instanceType"], one["zone"], one["capacityType"]) for one in command["newNodes"]]
+    assert kinds == [("small", "zone-a", "on-demand")] * 2
+    written = json.loads(after.read_text())
+    names = [one["metadata"]["name"] for one in written["nodes"]]
+    assert names == [one["name"] for one in command["newNodes"]]
+    assert not asked(capsys, str(after), "--no-calm")["commands"]
+
+
+def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["disrupt", str(file), "--until-steady", "--no-calm"], {}) == 0
+
+    said = capsys.readouterr().out
+    assert "Commands" in said
+    assert "Nodes that stay" in said
+    assert "2 nodes go and 0 come, 1 pods move" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["{missing}"], "No such file"),
+        (["{file}", "--now", "yesterday"], "is no moment"),
+    ],
+)
+def test_bad_input_is_told_in_words(
+    file: Path, argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [one.format(file=file, missing=file.parent / "none.json") for one in argv]
+    try:
+        status = main(["disrupt", *given], {})
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+
+    assert status == 2
+    assert why in capsys.readouterr().err
