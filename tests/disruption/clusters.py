@@ -30,7 +30,7 @@ def running(world: World) -> World:
     """Return the world with every pod on the cheapest node that was to be made for it."""
     read = load(world)
     results = schedule(read.pods, snapshot=read.snapshot, settings=from_names(read.settings))
-    answer = {
+    answer: dict[str, Any] = {
         "newNodes": [
             {
                 "nodePool": one.node_pool,

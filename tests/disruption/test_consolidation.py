@@ -119,7 +119,8 @@ def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
     assert going(found) == {"a"}
     assert command.moves == {"b": ("default/a-0",)}
     assert not command.replacements
-    assert (command.saving, command.evictions) == (pytest.approx(0.1), 1)
+    assert command.saving == pytest.approx(0.1)
+    assert command.evictions == 1
 
 
 def test_a_large_node_becomes_several_small_ones_where_those_are_cheaper() -> None:

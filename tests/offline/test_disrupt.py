@@ -16,7 +16,11 @@ from tests.disruption.test_consolidation import pods, world
 def file(tmp_path: Path) -> Path:
     """A cluster in which one of two nodes is enough, and one is empty."""
     path = tmp_path / "world.json"
-    nodes = (("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)), ("idle", "large", []))
+    nodes: list[tuple[str, str, list[dict[str, Any]]]] = [
+        ("a", "small", pods("a", 1)),
+        ("b", "small", pods("b", 3)),
+        ("idle", "large", []),
+    ]
     path.write_text(json.dumps(world(*nodes)))
     return path
 
