@@ -79,6 +79,23 @@ def test_a_name_that_fits_is_left_as_karpenters_guide_has_it() -> None:
     assert names.node_role(long).startswith(f"KarpenterNodeRole-{'x' * 35}-")
 
 
+def test_clusters_of_one_name_in_two_regions_share_nothing_once_their_roles_are_named() -> None:
+    here = run()
+    there = run(region="eu-west-1", nodeRoleName="JoinerNodes-eu", controllerRoleName="Joiner-eu")
+
+    for kind in ("aws:iam/role:Role", "aws:iam/policy:Policy", "aws:iam/instanceProfile:"):
+        ours, theirs = (
+            {
+                inputs["name"].lower()
+                for token, _, inputs in made.resources
+                if token.startswith(kind)
+            }
+            for made in (here, there)
+        )
+        assert ours
+        assert not ours & theirs
+
+
 def test_policies_say_whose_and_where() -> None:
     name = names.controller_policy("Interruption", "shop", "us-west-2")
 
