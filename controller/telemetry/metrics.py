@@ -186,11 +186,15 @@ class Metrics:
 
     def decided(self, command: Command) -> None:
         """A command to disrupt nodes is carried out."""
-        kind = "empty" if command.reason is Reason.EMPTY else ""
-        self._decisions.labels("delete", command.reason.label, kind).inc()
+        decision = _decision(command)
+        self._decisions.labels(*decision).inc()
         pools = Tally(candidate.node_pool.metadata.name for candidate in command.candidates)
         for pool in pools:
-            self._decisions_by_pool.labels(pool, "delete", command.reason.label, kind).inc()
+            self._decisions_by_pool.labels(pool, *decision).inc()
+
+    def failed(self, command: Command) -> None:
+        """A command to disrupt nodes has ended, and some of them had to be let stay."""
+        self._failures.labels(*_decision(command)).inc()
 
     def notice_received(self, notice: Notice, now: datetime) -> None:
         """The cloud has said something about an instance."""
@@ -363,6 +367,9 @@ class Metrics:
             f"{disruption}_decisions_by_nodepool_total", "Commands carried out.",
             "nodepool", *decision,
         )  # fmt: skip
+        self._failures = counter(
+            f"{disruption}_queue_failures_total", "Commands that could not be finished.", *decision
+        )
         self._allowed = gauge(
             "karpenter_nodepools_allowed_disruptions", "Nodes that budgets let go now.",
             "nodepool", "reason",
@@ -445,3 +452,9 @@ def _pool(owned: NodeClaim | Node) -> str:
 def _observe_since(histogram: Histogram, pool: str, since: datetime | None, now: datetime) -> None:
     if since is not None:
         histogram.labels(pool).observe((now - since).total_seconds())
+
+
+def _decision(command: Command) -> tuple[str, str, str]:
+    """Return a command's labels: decision, reason and type of consolidation."""
+    kind = "empty" if command.reason is Reason.EMPTY else ""
+    return command.decision, command.reason.label, kind

@@ -247,6 +247,9 @@ async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
     assert scenario.going() == []
     assert not is_marked(scenario)
     assert not leaves(scenario, "node-0")
+    told = {"decision": "delete", "reason": "empty", "consolidation_type": "empty"}
+    failures = "karpenter_voluntary_disruption_queue_failures_total"
+    assert scenario.world.metrics.registry.get_sample_value(failures, told) == 1
     await scenario.work(seconds=120)
     assert scenario.going() == ["claim-0"], "it has been tried again"
 

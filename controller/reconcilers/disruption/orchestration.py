@@ -26,7 +26,7 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.apiserver.port import ApiServer
-from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.commands import Candidate, Command
 from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import patched, with_condition, with_conditions
@@ -46,11 +46,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Underway:
-    """A command being carried out: since when, and whose claims are still to be deleted."""
+    """A command being carried out: since when, and whose claims are still to be deleted.
+
+    It has `failed` once a node of it had to be let stay.
+    """
 
     command: Command
     since: datetime
     left: list[Candidate]
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -80,16 +84,17 @@ class Orchestrator:
             "disrupting nodes",
             extra={"reason": command.reason.label, "nodes": [c.name for c in command.candidates]},
         )
-        could = await asyncio.gather(*(self._mark(c, command.reason) for c in command.candidates))
+        underway = Underway(command, self.clock(), list(command.candidates))
+        could = await asyncio.gather(*(self._mark(c, underway) for c in command.candidates))
         marked = [one for one, done in zip(command.candidates, could, strict=True) if done]
-        if not marked:
-            return False
-        command = replace(command, candidates=tuple(marked))
-        self.metrics.decided(command)
-        self.cluster.mark_for_deletion(*(one.claim.metadata.name for one in marked))
-        self._underway.append(Underway(command, self.clock(), marked))
+        underway.left = marked
+        self._underway.append(underway)
+        if marked:
+            underway.command = replace(command, candidates=tuple(marked))
+            self.metrics.decided(underway.command)
+            self.cluster.mark_for_deletion(*(one.claim.metadata.name for one in marked))
         await self.advance()
-        return True
+        return bool(marked)
 
     async def advance(self) -> None:
         """Take every command that is under way as far as it can go now."""
@@ -98,6 +103,9 @@ class Orchestrator:
         for one in self._underway:
             ended = await asyncio.gather(*(self._delete(c, one) for c in one.left))
             one.left = [c for c, done in zip(one.left, ended, strict=True) if not done]
+        for one in self._underway:
+            if one.failed and not one.left:
+                self.metrics.failed(one.command)
         self._underway = [one for one in self._underway if one.left]
 
     async def mend(self) -> None:
@@ -106,8 +114,8 @@ class Orchestrator:
             if state.node is not None and not state.deleting and _is_marked(state):
                 await self._unmark(state)
 
-    async def _mark(self, candidate: Candidate, reason: Reason) -> bool:
-        node = candidate.node
+    async def _mark(self, candidate: Candidate, underway: Underway) -> bool:
+        node, reason = candidate.node, underway.command.reason
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         tainted = {"spec": {"taints": to_wire(taints)}}
         try:
@@ -122,7 +130,7 @@ class Orchestrator:
             log.info("node changed before its disruption", extra=told)
             return False
         except ApiError as error:
-            self._give_up(candidate, error)
+            self._give_up(candidate, underway, error)
             return False
         return True
 
@@ -135,10 +143,10 @@ class Orchestrator:
                 # It may have been heard, or be heard yet: only time tells.
                 if self.clock() < underway.since + PATIENCE:
                     return False
-                self._give_up(candidate, error)
+                self._give_up(candidate, underway, error)
                 return True
             except ApiError as error:
-                self._give_up(candidate, error)
+                self._give_up(candidate, underway, error)
                 return True
         reason = underway.command.reason
         policy = candidate.node_pool.spec.disruption.consolidation_policy
@@ -165,8 +173,9 @@ class Orchestrator:
             or known.metadata.is_deleting
         )
 
-    def _give_up(self, candidate: Candidate, error: ApiError) -> None:
+    def _give_up(self, candidate: Candidate, underway: Underway, error: ApiError) -> None:
         """Let a node stay; its marks are taken off when they are next looked for."""
+        underway.failed = True
         metadata = candidate.claim.metadata
         self.cluster.unmark(metadata.name)
         self._resting[metadata.uid] = self.clock() + REST
