@@ -149,9 +149,9 @@ class _Driver:
     async def provision(self, claim: Object) -> None:
         """Make the volume of a claim: where its first pod goes, or anywhere."""
         annotations = claim["metadata"].get("annotations", {})
-        if annotations.get(PROVISIONER) != DRIVER or claim["spec"].get("volumeName"):
+        name = claim["spec"].get("storageClassName")
+        if annotations.get(PROVISIONER) != DRIVER or claim["spec"].get("volumeName") or not name:
             return
-        name = claim["spec"]["storageClassName"]
         storage_class = await self.kube.get(f"{STORAGE}/storageclasses/{name}")
         zones = set(sorted(self.zones)[:1])
         if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer":
