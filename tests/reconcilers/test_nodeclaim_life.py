@@ -10,7 +10,7 @@ from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
 from controller.apis.nodes import Node
 from controller.apis.taints import Taint
-from controller.apiserver.errors import ApiError, ForbiddenError
+from controller.apiserver.errors import ApiError, ConflictError, ForbiddenError
 from controller.cloudprovider.errors import CreateError
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.finalization import Finalization
@@ -273,6 +273,25 @@ async def test_a_node_that_a_webhook_lets_nobody_write_is_given_up_in_time(
 
     claim = world.claim("claim")
     assert claim is None or claim.metadata.is_deleting
+
+
+async def test_a_late_node_that_changes_while_it_is_registered_is_not_given_up(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.pass_time(minutes=16)
+    world.join(claim)
+    world.api.refuse("patch", ConflictError("it has changed", status=409), kind=kinds.NODE)
+    with pytest.raises(ConflictError):
+        await lifecycle.reconcile("claim")
+    world.see()
+
+    await lifecycle.reconcile("claim")
+
+    claim_now = world.claim("claim")
+    assert claim_now is not None
+    assert conditions.is_true(claim_now.status.conditions, REGISTERED)
+    assert not claim_now.metadata.is_deleting
 
 
 async def test_a_claim_that_a_webhook_lets_nobody_write_is_given_up_in_time(

@@ -12,7 +12,7 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, RESOURCE_SLI
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.nodes import Node
-from controller.apiserver.errors import NotFoundError
+from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -75,6 +75,8 @@ class Lifecycle:
             return await self.finalization.reconcile(claim)
         try:
             return await self._advance(claim)
+        except ConflictError:
+            raise  # our picture was old: the step is tried again at once
         except Exception:
             # Whatever stands in a step's way, the time for it runs out.
             if await self._gave_up(self.cluster.get(NODE_CLAIM, name) or claim):
