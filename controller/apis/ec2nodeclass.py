@@ -10,6 +10,12 @@ from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, Wire
 from controller.apis.taints import Requirement
 
+LAUNCH_SUCCEEDED = "LaunchSucceeded"
+"""A condition of Joiner's own: False while launches for the class are refused, else absent."""
+
+WITHIN_QUOTAS = "WithinQuotas"
+"""A condition of Joiner's own: False while a quota of the account is used up, else absent."""
+
 CUSTOM = "Custom"
 """The family that leaves joining to the user data."""
 

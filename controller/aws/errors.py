@@ -47,8 +47,11 @@ INSUFFICIENT_CAPACITY = frozenset(
 )
 """Another offering, or the same one later, may do."""
 
-QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded", "MaxFleetCountExceeded"})
-"""The account may have no more; the machine itself is not to blame."""
+VCPU_QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
+"""The account may have no more vCPUs of this kind of machine; see `quotas`."""
+
+FLEET_QUOTA = "MaxFleetCountExceeded"
+"""The account may have no more fleets, and so no more launches of whatever kind."""
 
 NO_ADDRESSES = "InsufficientFreeAddressesInSubnet"
 
@@ -101,6 +104,7 @@ UNAUTHORIZED = frozenset(
     }
 )
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+PROFILE_INVALID = "InstanceProfileNameInvalid"
 TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
 DRY_RUN_PASSED = "DryRunOperation"
 
@@ -164,12 +168,16 @@ def translated(operation: str = "") -> Iterator[None]:
         raise UnreachableError(f"{operation}: {exc}") from exc
 
 
+_ENCODED = re.compile(r"\s*Encoded authorization failure message: \S+")
+
+
 def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
     error = exc.response.get("Error", {})
     code, message = str(error.get("Code", "")), str(error.get("Message", ""))
     asked = operation or str(exc.operation_name)
     status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    text = f"{asked}: {message} ({code})"
+    # Hundreds of characters that no person can read, and others every time.
+    text = f"{asked}: {_ENCODED.sub('', message)} ({code})"
     if code in THROTTLED:
         return ThrottledError(text)
     return AwsError(text, code=code, operation=asked, status=status)
@@ -184,7 +192,7 @@ _REASONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("UnauthorizedNoIdentityPolicy", r"no identity-based policy allows"),
         ("AMIAuthorizationFailure", r"not authorized for images?|AuthFailure.*ami-"),
         ("SecurityGroupSubnetVPCMismatch", r"belong to different networks"),
-        ("InstanceProfileNameInvalid", r"Invalid IAM Instance Profile name"),
+        (PROFILE_INVALID, r"Invalid IAM Instance Profile name"),
         ("LaunchTemplateNotFound", r"InvalidLaunchTemplate(?:Name|Id)\.NotFound"),
         ("UserDataSizeLimitExceeded", r"User data is limited to"),
         ("InvalidAMIID", r"InvalidAMIID\.Malformed"),
@@ -230,7 +238,11 @@ def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:
     lines = sorted({f"{e.code}: {e.message}" for e in told})
     text = "; ".join(lines) or "EC2 launched nothing and gave no reason"
     if told and all(e.is_insufficient_capacity for e in told):
-        return InsufficientCapacityError(f"with fleet error(s), {text}")
+        quota = next((e for e in told if e.code in {*VCPU_QUOTA, FLEET_QUOTA}), None)
+        return InsufficientCapacityError(
+            f"with fleet error(s), {text}",
+            reason=launch_reason(quota.code, quota.message) if quota else None,
+        )
     telling = next((e for e in told if not e.is_insufficient_capacity), None)
     reason = launch_reason(telling.code, telling.message) if telling else "LaunchFailed"
     return CreateError(f"creating instance, with fleet error(s), {text}", reason=reason)

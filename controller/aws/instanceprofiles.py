@@ -8,6 +8,8 @@ the controller needs no right in IAM); otherwise one is made for the class.
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,8 +25,14 @@ from controller.cloudprovider.errors import CloudProviderError
 COLLECT_PERIOD = 1800.0
 """Seconds between two looks for profiles that nobody uses any more."""
 
+CHECKED = 900.0
+"""Seconds for which a profile is taken to be as it was found; EC2 may say otherwise sooner."""
+
 PROTECTED = timedelta(hours=1)
 """How long a new profile is left alone: a launch with it may be under way."""
+
+
+log = logging.getLogger(__name__)
 
 
 class InstanceProfileError(CloudProviderError):
@@ -37,13 +45,20 @@ class InstanceProfiles:
     """Finds the profile for a class, or makes it."""
 
     def __init__(
-        self, aws: Aws, cluster_name: str, *, installation: str, isolated: bool = False
+        self,
+        aws: Aws,
+        cluster_name: str,
+        *,
+        installation: str,
+        isolated: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
+        self._clock = clock
         self._cluster = cluster_name
         self._installation = installation
         self._isolated = isolated
-        self._checked: set[tuple[str, str]] = set()
+        self._checked: dict[tuple[str, str], float] = {}
         self._current: dict[str, str] = {}
 
     async def ensure(self, node_class: EC2NodeClass) -> str:
@@ -71,12 +86,35 @@ class InstanceProfiles:
             )
         made = self.name(node_class, role)
         for name in (role, made):
-            if (name, role) in self._checked or await self._carries(name, role):
-                self._checked.add((name, role))
+            if await self._is_usable(name, role):
                 return name
         await self._make(node_class, made, role)
-        self._checked.add((made, role))
+        self._checked[made, role] = self._clock()
         return made
+
+    async def _is_usable(self, name: str, role: str) -> bool:
+        since = self._checked.get((name, role))
+        if since is not None and self._clock() - since < CHECKED:
+            return True
+        try:
+            usable = await self._carries(name, role)
+        except CloudProviderError as exc:
+            if since is None:
+                raise
+            log.warning("keeping an instance profile as it was known", extra={"error": str(exc)})
+            usable = True
+        if usable:
+            self._checked[name, role] = self._clock()
+        else:
+            self._checked.pop((name, role), None)
+        return usable
+
+    def forget(self, node_class: EC2NodeClass) -> None:
+        """Look at the class's profile anew next time: EC2 says there is none of its name."""
+        self._forget(node_class.status.instance_profile)
+
+    def _forget(self, name: str) -> None:
+        self._checked = {pair: at for pair, at in self._checked.items() if pair[0] != name}
 
     def name(self, node_class: EC2NodeClass, role: str) -> str:
         """Return the name of the profile that is made for a class and a role."""
@@ -91,10 +129,7 @@ class InstanceProfiles:
         if node_class.spec.instance_profile or self._isolated:
             return
         path = self._path(node_class)
-        found = await self._aws.pages(
-            "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=path
-        )
-        for profile in found:
+        for profile in await self._under(path):
             if profile["Path"] == path and await self._made_here(profile):
                 await self._delete(profile)
 
@@ -107,9 +142,7 @@ class InstanceProfiles:
         if self._isolated or not self._current:
             return
         root = self._root
-        listed = await self._aws.pages(
-            "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=root
-        )
+        listed = await self._under(root)
         left = [p for p in listed if p["Path"].startswith(root) and self._is_left(p)]
         if not left:
             return
@@ -117,6 +150,21 @@ class InstanceProfiles:
         for profile in left:
             if profile["InstanceProfileName"] not in used and await self._made_here(profile):
                 await self._delete(profile)
+
+    async def _under(self, path: str) -> list[dict[str, Any]]:
+        """Return the profiles below a path; none where we may not look, nor could have made one."""
+        try:
+            return await self._aws.pages(
+                "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=path
+            )
+        except AwsError as exc:
+            if not exc.is_unauthorized:
+                raise
+            log.warning(
+                "not looking for instance profiles to delete: the controller may not list them",
+                extra={"path": path, "error": str(exc)},
+            )
+            return []
 
     def _is_left(self, profile: Mapping[str, Any]) -> bool:
         current = self._current.get(profile["Path"].removeprefix(self._root).strip("/"))
@@ -200,7 +248,7 @@ class InstanceProfiles:
 
     async def _delete(self, profile: dict[str, Any]) -> None:
         name = profile["InstanceProfileName"]
-        self._checked = {pair for pair in self._checked if pair[0] != name}
+        self._forget(name)
         for role in profile.get("Roles", []):
             await self._ending(
                 "remove_role_from_instance_profile",

@@ -21,10 +21,12 @@ from controller.aws import fleet, nodeclasstags
 from controller.aws.candidates import NITRO_SANDBOX, Writer, Written, market
 from controller.aws.cluster import Cluster, ClusterFacts
 from controller.aws.errors import (
+    FLEET_QUOTA,
     LAUNCH_TEMPLATE_NOT_FOUND,
     NO_ADDRESSES,
     SPOT_ROLE_MISSING,
     TOKEN_REUSED,
+    VCPU_QUOTA,
     AwsError,
     FleetError,
     launch_failure,
@@ -43,6 +45,7 @@ from controller.aws.offerings import (
     InstanceTypes,
 )
 from controller.aws.placementgroups import PlacementGroup, PlacementGroups
+from controller.aws.quotas import quota_of
 from controller.aws.reservations import Reservations
 from controller.aws.session import Aws
 from controller.aws.subnets import Subnet, Subnets
@@ -58,7 +61,7 @@ from controller.cloudprovider.errors import (
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.cloudprovider.provider import Instance
 from controller.constraints.requirements import read
-from controller.constraints.resources import PODS, Resources, parsed
+from controller.constraints.resources import CPU, PODS, Resources, parsed
 
 TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
 PLACEMENT_GROUP_ID = f"{labels.AWS_GROUP}/placement-group-id"
@@ -230,6 +233,11 @@ class Launcher:
         for error in errors:
             if error.code == SPOT_ROLE_MISSING:
                 self._unavailable.mark_capacity_type(labels.SPOT)
+            elif error.code == FLEET_QUOTA:
+                for capacity_type in (labels.ON_DEMAND, labels.SPOT, labels.RESERVED):
+                    self._unavailable.mark_capacity_type(capacity_type)
+            elif error.code in VCPU_QUOTA:
+                self._close_quotas(error, plan)
             elif error.code == NO_ADDRESSES:
                 self._subnets.mark_full(error.subnet_id)
             elif not error.is_insufficient_capacity or not error.instance_type:
@@ -241,6 +249,18 @@ class Launcher:
                         self._reservations.exhausted(offered[RESERVATION_ID])
             else:
                 self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type)
+
+    def _close_quotas(self, error: FleetError, plan: Plan) -> None:
+        """Avoid what is too large for what is left of a quota: as large as the least refused."""
+        least: dict[str, int] = {}
+        for candidate in plan.candidates:
+            refused = candidate.instance_type
+            # A refusal of the whole request names no type: every one that was shown is meant.
+            if error.instance_type in ("", refused.name):
+                quota, cpus = quota_of(refused.name), refused.capacity[CPU] // MILLI
+                least[quota] = min(cpus, least.get(quota, cpus))
+        for quota, cpus in least.items():
+            self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
     async def _recovered(self, plan: Plan, attempts: Attempts) -> Instance:
         """Find the instance an earlier process launched for the claim."""

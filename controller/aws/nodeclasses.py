@@ -23,7 +23,7 @@ from controller.apis.ec2nodeclass import (
 from controller.aws import kubelet, nodeclasstags
 from controller.aws.amis import AMIs, UnsupportedAliasError, described
 from controller.aws.cluster import ClusterFacts
-from controller.aws.errors import AwsError
+from controller.aws.errors import PROFILE_INVALID, AwsError, RequestError
 from controller.aws.families import AL2023, family_of
 from controller.aws.instanceprofiles import InstanceProfileError, InstanceProfiles
 from controller.aws.placementgroups import PlacementGroups
@@ -31,6 +31,7 @@ from controller.aws.reservations import Reservations
 from controller.aws.securitygroups import SecurityGroups
 from controller.aws.subnets import Subnets
 from controller.aws.userdata import Bootstrap, UserDataError, user_data
+from controller.cloudprovider.errors import CloudProviderError, NodeClassNotReadyError
 
 VALIDATION = "ValidationSucceeded"
 
@@ -43,6 +44,7 @@ PERMISSIONS = {
     "describe_placement_groups": "ec2:DescribePlacementGroups",
     "describe_capacity_reservations": "ec2:DescribeCapacityReservations",
     "get_instance_profile": "iam:GetInstanceProfile",
+    "list_instance_profiles": "iam:ListInstanceProfiles",
     "create_instance_profile": "iam:CreateInstanceProfile",
     "add_role_to_instance_profile": "iam:AddRoleToInstanceProfile",
     "create_launch_template": "ec2:CreateLaunchTemplate",
@@ -244,8 +246,26 @@ class NodeClasses:
                 "waiting for " + ", ".join(c.type for c in waiting),
                 status="False" if any(c.is_false for c in waiting) else "Unknown",
             )
-        await self.verify(node_class)
+        await self._verified(node_class)
         return {}
+
+    async def _verified(self, node_class: EC2NodeClass) -> None:
+        try:
+            await self.verify(node_class)
+        except WantingError as exc:
+            if exc.reason == PROFILE_INVALID:
+                self.profiles.forget(node_class)
+            raise
+        except (RequestError, NodeClassNotReadyError) as exc:
+            raise WantingError(exc.reason, str(exc)) from exc
+        except CloudProviderError as exc:
+            before = find(node_class.status.conditions, VALIDATION)
+            if before and before.observed_generation == node_class.metadata.generation:
+                # Nothing follows from it, so what was found before still holds.
+                raise
+            raise WantingError(
+                exc.reason, f"not verified yet, trying again: {exc}", status="Unknown"
+            ) from exc
 
     async def _text(self, node_class: EC2NodeClass) -> None:
         """Check what can be checked by reading the class."""

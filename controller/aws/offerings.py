@@ -229,7 +229,7 @@ class InstanceTypes:
         for capacity_type in sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
             for zone in zones:
                 price = self._price(m.name, zone, capacity_type)
-                marked = self._unavailable.is_marked(m.name, zone, capacity_type)
+                marked = self._is_avoided(m, zone, capacity_type)
                 yield Offering(
                     requirements=_place(zone, every_zone[zone], capacity_type),
                     price=price or 0.0,
@@ -247,9 +247,17 @@ class InstanceTypes:
                         RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
                     },
                     price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
-                    available=left > 0 and zone in open_zones and reservation.state == "active",
+                    available=left > 0
+                    and zone in open_zones
+                    and reservation.state == "active"
+                    and not self._is_avoided(m, zone, labels.RESERVED),
                     reservation_capacity=left,
                 )
+
+    def _is_avoided(self, m: Machine, zone: str, capacity_type: str) -> bool:
+        return self._unavailable.is_marked(
+            m.name, zone, capacity_type
+        ) or self._unavailable.exceeds_quota(m.name, m.cpus, capacity_type)
 
     def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
         if capacity_type == labels.SPOT:

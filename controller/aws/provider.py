@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.ec2nodeclass import LAUNCH_SUCCEEDED, WITHIN_QUOTAS, EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.aws import kubelet
 from controller.aws.amis import AMIs
 from controller.aws.cluster import VERSION_PERIOD, ClusterFacts
 from controller.aws.drift import drift_reason
-from controller.aws.errors import RequestError
+from controller.aws.errors import PROFILE_INVALID, RequestError
 from controller.aws.instanceprofiles import COLLECT_PERIOD, InstanceProfiles
 from controller.aws.instances import Instances
 from controller.aws.instancetypes import Limits
@@ -31,13 +31,14 @@ from controller.aws.placementgroups import PlacementGroups
 from controller.aws.pricing import PERIOD as PRICES_PERIOD
 from controller.aws.pricing import RETRY as PRICES_RETRY
 from controller.aws.pricing import Pricing
+from controller.aws.refusals import Refusals
 from controller.aws.reservations import Reservations
 from controller.aws.securitygroups import SecurityGroups
 from controller.aws.session import Aws, Session
 from controller.aws.statuses import PERIOD as STATUS_PERIOD
 from controller.aws.statuses import InstanceStatuses
 from controller.aws.subnets import Subnets
-from controller.aws.unavailable import Unavailable
+from controller.aws.unavailable import QuotaMark, Unavailable
 from controller.aws.verification import Verification
 from controller.aws.zonalshift import PERIOD as SHIFT_PERIOD
 from controller.aws.zonalshift import ZonalShift
@@ -100,8 +101,9 @@ class AWSCloudProvider:
         self.templates = LaunchTemplates(aws, name, installation=installation, clock=clock)
         self._instances = Instances(aws, name, installation=installation, clock=clock)
         self._profiles = InstanceProfiles(
-            aws, name, installation=installation, isolated=options.isolated_vpc
+            aws, name, installation=installation, isolated=options.isolated_vpc, clock=clock
         )
+        self._refusals = Refusals(clock=clock)
         self._interruptions = Interruptions(aws, options.interruption_queue, self._reservations)
         self._statuses = InstanceStatuses(aws)
         self._shift = ZonalShift(aws, self._cluster)
@@ -131,7 +133,7 @@ class AWSCloudProvider:
             reserved_capacity=gates.reserved_capacity,
             clock=clock,
         )
-        verification = Verification(
+        self._verification = Verification(
             aws=aws,
             launcher=self._launcher,
             enabled=not options.disable_dry_run,
@@ -145,7 +147,7 @@ class AWSCloudProvider:
             profiles=self._profiles,
             reservations=self._reservations,
             placements=self._placements,
-            verify=verification.verify,
+            verify=self._verification.verify,
             caveats=self._caveats,
             reserved_capacity=gates.reserved_capacity,
         )
@@ -209,7 +211,21 @@ class AWSCloudProvider:
     ) -> Instance:
         """Launch the claim's instance, once."""
         await self._known()
-        return await self._launcher.launch(claim, node_class, types)
+        try:
+            instance = await self._launcher.launch(claim, node_class, types)
+        except CloudProviderError as exc:
+            self._refused(node_class, exc)
+            raise
+        self._refusals.succeeded(node_class.metadata.name)
+        return instance
+
+    def _refused(self, node_class: EC2NodeClass, error: CloudProviderError) -> None:
+        """Let the class be looked at again where a launch shows that it was taken for better."""
+        self._refusals.refused(node_class.metadata.name, error)
+        if error.reason == PROFILE_INVALID:
+            self._profiles.forget(node_class)
+        if error.reason == PROFILE_INVALID or error.reason.startswith("Unauthorized"):
+            self._verification.forget()
 
     async def terminate(self, provider_id: str) -> None:
         """Ask for the instance's end; raises NodeClaimNotFoundError once it is gone."""
@@ -304,6 +320,14 @@ class AWSCloudProvider:
     def _caveats(self, node_class: EC2NodeClass) -> Iterator[Caveat]:
         if self.pricing.caveat:
             yield Caveat("PricesCurrent", "PricesOutdated", self.pricing.caveat)
+        refusal = self._refusals.last(node_class.metadata.name)
+        if refusal is not None:
+            yield Caveat(
+                LAUNCH_SUCCEEDED, refusal.reason, f"the last launch failed: {refusal.message}"
+            )
+        exceeded = self._unavailable.exceeded()
+        if exceeded:
+            yield Caveat(WITHIN_QUOTAS, "QuotaExceeded", "; ".join(map(_quota, exceeded)))
 
     async def _known(self) -> None:
         """Wait until there is something to decide by; whoever comes meanwhile waits for the first.
@@ -337,6 +361,14 @@ class AWSCloudProvider:
             self._prices_due = self._clock() + PRICES_PERIOD
         for kind, problem in self.pricing.problems.items():
             log.warning("keeping the last known prices", extra={kind: problem})
+
+
+def _quota(mark: QuotaMark) -> str:
+    return (
+        f"the account's quota of {mark.quota} instances, {mark.capacity_type}, leaves less than "
+        f"{mark.cpus} vCPUs: no larger one is asked for until it is tried again in some minutes; "
+        "raise it in Service Quotas, or let pools use other instance types"
+    )
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:

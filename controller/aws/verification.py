@@ -20,12 +20,12 @@ from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.nodepool import NodeClassReference
 from controller.apis.taints import Requirement
 from controller.aws import fleet
-from controller.aws.errors import DRY_RUN_PASSED, AwsError
+from controller.aws.errors import DRY_RUN_PASSED, INSUFFICIENT_CAPACITY, AwsError
 from controller.aws.launching import Launcher, Plan
 from controller.aws.nodeclasses import PERMISSIONS, WantingError
 from controller.aws.selectors import tag_list
 from controller.aws.session import Aws
-from controller.cloudprovider.errors import CloudProviderError, InsufficientCapacityError
+from controller.cloudprovider.errors import CreateError, InsufficientCapacityError
 
 KEPT = 1800.0
 """Seconds for which an answer holds."""
@@ -67,6 +67,10 @@ class Verification:
         await self._instance(plan)
         self._passed[key] = now
 
+    def forget(self) -> None:
+        """Ask anew next time: a launch was refused that should have been allowed."""
+        self._passed.clear()
+
     async def _plan(self, node_class: EC2NodeClass) -> Plan | None:
         for requirements in (_like(*ORDINARY), _on_demand(), []):
             try:
@@ -75,7 +79,7 @@ class Verification:
                 continue
             except AwsError as exc:
                 if exc.operation == "create_launch_template":
-                    _raise_wanting(exc, "CreateLaunchTemplate")
+                    _judge(exc, "CreateLaunchTemplate")
                 raise
         # Nothing can be had at the moment; that says nothing against the class.
         return None
@@ -88,8 +92,7 @@ class Verification:
         try:
             await self.aws.call("ec2", "create_fleet", DryRun=True, **parameters)
         except AwsError as exc:
-            if exc.code != DRY_RUN_PASSED:
-                _raise_wanting(exc, "CreateFleet")
+            _judge(exc, "CreateFleet")
 
     async def _instance(self, plan: Plan) -> None:
         subnets = {c.subnet_id: c for c in plan.candidates}
@@ -98,11 +101,11 @@ class Verification:
             try:
                 await self.aws.call("ec2", "run_instances", **_run(plan, candidate, subnet))
             except AwsError as exc:
-                if exc.code == DRY_RUN_PASSED:
+                if _is_passed(exc):
                     return
                 refusal = exc
         if refusal is not None:
-            _raise_wanting(refusal, "RunInstances")
+            _judge(refusal, "RunInstances")
 
 
 def _run(plan: Plan, candidate: fleet.Candidate, subnet: str) -> dict[str, Any]:
@@ -124,10 +127,20 @@ def _run(plan: Plan, candidate: fleet.Candidate, subnet: str) -> dict[str, Any]:
     }
 
 
-def _raise_wanting(exc: AwsError, call: str) -> None:
-    """Say what is wrong with the class, if the answer says so; otherwise pass it on."""
-    if exc.reason in ("UserDataSizeLimitExceeded", "InstanceProfileNameInvalid"):
-        raise WantingError(exc.reason, str(exc)) from exc
+def _is_passed(exc: AwsError) -> bool:
+    # What cannot be had at the moment says nothing against the class.
+    return exc.code == DRY_RUN_PASSED or exc.code in INSUFFICIENT_CAPACITY
+
+
+def _judge(exc: AwsError, call: str) -> None:
+    """Say what is wrong with the class; a fault of AWS's own is passed on.
+
+    Raises:
+        WantingError: the answer is a refusal, and the class or a right is to be changed.
+
+    """
+    if _is_passed(exc):
+        return
     if exc.is_unauthorized or exc.reason.startswith("Unauthorized"):
         right = PERMISSIONS.get(exc.operation, exc.operation)
         raise WantingError(
@@ -135,7 +148,8 @@ def _raise_wanting(exc: AwsError, call: str) -> None:
         ) from exc
     if exc.is_server_fault:
         raise exc
-    raise CloudProviderError(str(exc), reason=exc.reason) from exc
+    reason = exc.reason if exc.reason != CreateError.reason else f"{call}Refused"
+    raise WantingError(reason, f"EC2 would launch nothing for this class: {exc}") from exc
 
 
 def _content(node_class: EC2NodeClass) -> bytes:

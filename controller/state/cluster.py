@@ -294,6 +294,11 @@ class Cluster:
         named = self.get(kinds.NODE, claim.status.node_name) if claim.status.node_name else None
         return () if named is None else (named,)
 
+    def nominated_for(self, name: str) -> tuple[Pod, ...]:
+        """Return the pods that are on their way to a machine, named by node or by claim."""
+        nomination = self._nominated.get(name)
+        return nomination.pods if nomination is not None else ()
+
     def claim_of(self, node: Node) -> NodeClaim | None:
         """Return the claim a node came from, or None when somebody else made it."""
         found = self._claims_by_provider_id.get(node.spec.provider_id, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
@@ -11,11 +13,18 @@ from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeCla
 from controller.apis.nodes import Node
 from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ConflictError, ForbiddenError
-from controller.cloudprovider.errors import CreateError
+from controller.cloudprovider.errors import CloudProviderError, CreateError, ThrottledError
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from tests.reconcilers.world import CLASS, Unprepared, World, make_class
+from tests.reconcilers.world import (
+    CLASS,
+    Unprepared,
+    World,
+    make_class,
+    make_pool,
+    make_waiting_pod,
+)
 
 
 @pytest.fixture
@@ -108,6 +117,29 @@ async def test_a_failed_launch_says_why_in_its_condition(
     condition = conditions.find(claim.status.conditions, LAUNCHED)
     assert condition is not None
     assert (condition.status, condition.reason) == ("Unknown", "Unauthorized")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CreateError("role is not allowed", reason="Unauthorized"), ThrottledError("slow down")],
+)
+async def test_a_failed_launch_is_told_at_the_pool_and_at_the_pods_that_wait_for_it(
+    world: World, lifecycle: Lifecycle, error: CloudProviderError
+) -> None:
+    world.cloud.fail("launch", error)
+    world.seed(make_pool(), make_claim())
+    pods = [make_waiting_pod("one"), make_waiting_pod("two")]
+    world.cluster.nominate("claim", pods, world.clock() + timedelta(seconds=20))
+
+    with pytest.raises(type(error)):
+        await lifecycle.reconcile("claim")
+
+    told = await world.events("LaunchFailed")
+    assert len(told) == 2
+    assert all(str(error) in message and error.reason in message for message in told)
+    waiting = await world.events("FailedScheduling")
+    assert len(waiting) == len(pods)
+    assert all(f"nodeclaim/claim, trying again: {error}" in message for message in waiting)
 
 
 async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(

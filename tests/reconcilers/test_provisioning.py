@@ -265,6 +265,24 @@ async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
     assert "NodePool gpu is not ready" in message
 
 
+async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
+    scenario: Scenario,
+) -> None:
+    node_class = make_class()
+    refusal = Condition(
+        type="WithinQuotas", status="False", reason="QuotaExceeded", message="32 vCPUs are too many"
+    )
+    conditions = [*node_class.status.conditions, refusal]
+    status = msgspec.structs.replace(node_class.status, conditions=conditions)
+    scenario.world.seed(msgspec.structs.replace(node_class, status=status))
+    scenario.world.seed(make_waiting_pod("giant", cpu="9999"))
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "EC2NodeClass default: 32 vCPUs are too many" in message
+
+
 async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
     scenario = Scenario()
     pool = make_pool()

@@ -8,7 +8,14 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from controller.apis import conditions, labels
-from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, RESOURCE_SLICE
+from controller.apis.kinds import (
+    EC2_NODE_CLASS,
+    NODE,
+    NODE_CLAIM,
+    NODE_POOL,
+    POD,
+    RESOURCE_SLICE,
+)
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.nodes import Node
@@ -19,6 +26,7 @@ from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,
     NodeClassNotReadyError,
+    NodeClassUnknownError,
 )
 from controller.cloudprovider.provider import CloudProvider, Instance
 from controller.constraints import taints
@@ -141,6 +149,19 @@ class Lifecycle:
         await self._with_condition(
             claim, LAUNCHED, "Unknown", reason=reason, message=message[:MESSAGE_LIMIT]
         )
+        if not isinstance(error, NodeClassUnknownError):
+            await self._tell_launch_failure(claim, f"{message} ({reason})"[:MESSAGE_LIMIT])
+
+    async def _tell_launch_failure(self, claim: NodeClaim, message: str) -> None:
+        """Tell it where people look: at the pods that wait for it, and at their pool."""
+        told = f"Failed to launch nodeclaim/{claim.metadata.name}, trying again: {message}"
+        for pod in self.cluster.nominated_for(claim.metadata.name):
+            await self.recorder.publish(POD, pod, "Warning", "FailedScheduling", told)
+        await self.recorder.publish(NODE_CLAIM, claim, "Warning", "LaunchFailed", message)
+        pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        if pool is not None:
+            # Without the claim's name: what a hundred claims hear is told once.
+            await self.recorder.publish(NODE_POOL, pool, "Warning", "LaunchFailed", message)
 
     async def _record_launch(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
         metadata = {

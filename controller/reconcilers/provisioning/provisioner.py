@@ -302,7 +302,7 @@ class Provisioner:
         )
 
     async def _tell(self, results: Results, pods: dict[str, Pod]) -> None:
-        unplaced = Unplaced(self.cluster.list(NODE_POOL))
+        unplaced = Unplaced(self.cluster.list(NODE_POOL), self.cluster.list(EC2_NODE_CLASS))
         for key, causes in results.unschedulable.items():
             pod = pods.get(key)
             if pod is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from controller.apis import labels
+from controller.apis.ec2nodeclass import LAUNCH_SUCCEEDED, WITHIN_QUOTAS, EC2NodeClass
 from controller.apis.nodepool import NodePool
 from controller.apis.pods import PodSpec
 from controller.constraints.requirements import conjunction, meets, of_labels, read
@@ -24,11 +25,22 @@ class Unplaced:
     pools: Sequence[NodePool]
     """All there are."""
 
+    node_classes: Sequence[EC2NodeClass]
+    """All that they may name."""
+
     _lacking: list[tuple[NodePool, str]] = field(init=False)
     _said: dict[tuple[tuple[str, ...], bytes], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        found = ((pool, _what_it_lacks(pool)) for pool in self.pools)
+        classes = {c.metadata.name: c for c in self.node_classes}
+        found = (
+            (
+                pool,
+                _what_it_lacks(pool)
+                or _what_is_refused(pool, classes.get(pool.spec.template.spec.node_class_ref.name)),
+            )
+            for pool in self.pools
+        )
         self._lacking = [(pool, lack) for pool, lack in found if lack]
 
     def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
@@ -83,3 +95,17 @@ def _what_it_lacks(pool: NodePool) -> str:
     missing = [c for c in pool.status.conditions if c.is_false and c.type != "Ready"]
     why = "; ".join(c.message or c.reason for c in missing)
     return f"NodePool {pool.metadata.name} is not ready: {why}" if missing else ""
+
+
+def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:
+    """Return a sentence on a pool for which the cloud refuses to launch; nothing for others."""
+    if node_class is None or pool.spec.replicas is not None or pool.metadata.is_deleting:
+        return ""
+    told = "; ".join(
+        condition.message
+        for condition in node_class.status.conditions
+        if condition.type in (LAUNCH_SUCCEEDED, WITHIN_QUOTAS) and condition.is_false
+    )
+    if not told:
+        return ""
+    return f"NodePool {pool.metadata.name}: EC2NodeClass {node_class.metadata.name}: {told}"
