@@ -41,8 +41,8 @@ from testbed.testbed import (
 STOP_SECONDS = 60.0
 """How long `down` waits for the owner to undo its parts before it does so itself."""
 
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-out = Console(highlight=False, markup=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

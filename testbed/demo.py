@@ -101,7 +101,7 @@ class Stage:
 
     def _say(self, text: str) -> None:
         if self.live is None:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def configuration(testbed: Testbed) -> Mapping[str, str]:
@@ -138,7 +138,7 @@ def _workplace() -> Path:
 
 def main() -> int:
     """Run the demo; 0 when every step held."""
-    console = Console()
+    console = Console(markup=False, emoji=False)
     stage = Stage(console)
     began = time.monotonic()
     with processes.kept(_workplace()) as directory:
@@ -154,7 +154,7 @@ def main() -> int:
                     show=stage.engine_line,
                     progress=Terminal(console),
                 )
-                console.print(f"Pulumi plugins: {engine.home}", highlight=False, markup=False)
+                console.print(f"Pulumi plugins: {engine.home}", highlight=False)
                 with stage.lit():
                     summary = asyncio.run(told(testbed, engine, stage))
         except ClaimError as failure:

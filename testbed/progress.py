@@ -69,11 +69,13 @@ SILENCE: Progress = Silence()
 class Terminal:
     """A person at a terminal, or the reader of a log; the console knows which."""
 
-    console: Console = field(default_factory=lambda: Console(stderr=True))
+    console: Console = field(
+        default_factory=lambda: Console(stderr=True, markup=False, emoji=False)
+    )
 
     def note(self, text: str) -> None:
         """Print one line."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, title: str) -> Iterator[Stage]:
@@ -90,12 +92,17 @@ class Terminal:
     def _bars(self) -> Bars:
         return Bars(
             SpinnerColumn(),
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=16, table_column=Column(width=16)),
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
             TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
             # What a narrow terminal cuts is the detail, never the count or the clock.
-            TextColumn("[dim]{task.fields[detail]}", table_column=Column(ratio=1, no_wrap=True)),
+            TextColumn(
+                "{task.fields[detail]}",
+                style="dim",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True),
+            ),
             console=self.console,
             transient=True,
             expand=True,

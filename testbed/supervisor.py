@@ -26,7 +26,7 @@ READY = "ready\n"
 CHECK_SECONDS = 1.0
 """How often it looks whether its parts still run."""
 
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

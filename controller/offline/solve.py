@@ -190,7 +190,7 @@ def _print_solved(chosen: argparse.Namespace) -> int:
         written["repetitions"] = list(found.seconds)
         sys.stdout.write(json.dumps(written) + "\n")
         return 0
-    console = Console()
+    console = Console(markup=False, emoji=False)
     for table in reporter.tables(found.results, found.fills):
         console.print(drawn_table(table))
     console.print(f"{reporter.summary(found.results)}; solved in {seconds:.3f} s", highlight=False)

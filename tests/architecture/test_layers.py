@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import sysconfig
@@ -93,3 +94,29 @@ def test_nothing_machine_specific_is_in_the_repository() -> None:
     ]
 
     assert guilty == []
+
+
+def test_nothing_that_is_printed_is_read_as_markup() -> None:
+    """Text of others has brackets and colons: rich would eat `In [..]`, and draw `:key:`."""
+    plain = {"Console": {"markup", "emoji"}, "TextColumn": {"markup"}}
+    printing = [*modules(), *(CHECKOUT / "tests" / "benchmarks").glob("*.py")]
+    calls = [
+        (f"{path.relative_to(CHECKOUT)}:{node.lineno}", node)
+        for path in printing
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in plain
+    ]
+
+    reading = [
+        where
+        for where, call in calls
+        if not plain[getattr(call.func, "id", "")]
+        <= {
+            one.arg or ""
+            for one in call.keywords
+            if isinstance(one.value, ast.Constant) and one.value.value is False
+        }
+    ]
+
+    assert calls
+    assert reading == []

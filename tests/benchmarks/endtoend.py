@@ -222,7 +222,7 @@ async def compare(
             for side in (joiner, karpenter):
                 if chosen.only not in ("", side.name):
                     continue
-                console.print(f"[{number}/{chosen.rounds}] {side.name} …", markup=False)
+                console.print(f"[{number}/{chosen.rounds}] {side.name} …")
                 await side.arrive()
                 outcomes.append(await track.run(side, number))
                 _say(console, outcomes[-1])
@@ -304,7 +304,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where to write every figure")
     parser.add_argument("--logs", type=Path, help="a folder that keeps the controllers' logs")
     chosen = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 120)
     if not chosen.only:
         engines.binary("kwok", Terminal(console))
     with tempfile.TemporaryDirectory(prefix="joiner-bench-") as folder:

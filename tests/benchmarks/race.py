@@ -191,7 +191,7 @@ def main() -> int:
         help="seconds for Karpenter's answers to one world, all repetitions",
     )
     chosen = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
     progress = Terminal(console)
     engines.binary("parity", progress)
     types = str(engines.module_file(TYPES, progress))
@@ -200,7 +200,7 @@ def main() -> int:
     written = Path("race.json")
     with tempfile.TemporaryDirectory(prefix="joiner-race-") as folder:
         for number, race in enumerate(wanted, 1):
-            console.print(f"[{number}/{len(wanted)}] {race.name} …", markup=False)
+            console.print(f"[{number}/{len(wanted)}] {race.name} …")
             last = run(race, Path(folder), chosen.repeat, chosen.limit)
             outcomes.append(last)
             faster = f"{last.ratio:.1f} × faster" if last.ratio else "no answer of Karpenter's"

@@ -78,6 +78,22 @@ def test_solve_prints_tables_for_people(file: Path, capsys: pytest.CaptureFixtur
     assert "0.0960 $/h" in printed
 
 
+def test_the_tables_show_text_in_brackets_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = worlds.requirement("x", "[bold]", ":key:", "[/x]")
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(world_with(worlds.pod("web", cpu=1, memory=1, affinity=affinity))))
+    monkeypatch.setenv("COLUMNS", "300")
+
+    assert main(["solve", str(path)], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("[bold]", ":key:", "[/x]"))
+
+
 def test_explain_names_the_node_a_pod_goes_to(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
