@@ -7,6 +7,9 @@ from controller.apis.meta import ObjectMeta, Wire
 from controller.apis.pods import Quantities
 from controller.apis.taints import Requirement
 
+MOST_PRICE = 1e6
+"""In $/h; what is said to cost more is a slip, and sums of such prices are no numbers."""
+
 
 class NodeOverlaySpec(Wire):
     """Which instance types are meant, and what is true of them.

@@ -1,57 +1,77 @@
 """Kubernetes quantities as integers in thousandths of their unit.
 
-`"100m"` CPU is 100, `"1"` CPU is 1,000, `"1Gi"` of memory is 1,073,741,824,000:
-exact in int64 for anything a node can hold, and one scale for every resource.
+`"100m"` CPU is 100, `"1"` CPU is 1,000, `"1Gi"` of memory is 1,073,741,824,000: one scale for
+every resource. Grammar, rounding and the greatest amount are those of
+`k8s.io/apimachinery/pkg/api/resource.Quantity`.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from decimal import Decimal
-from fractions import Fraction
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_UP, Context, Decimal
 from functools import lru_cache
 
 MILLI = 1000
 """Thousandths in a unit."""
 
+MOST = (2**63 - 1) * MILLI
+"""The greatest amount, in thousandths; more than that counts as that."""
+
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_DECIMAL = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": Fraction(1),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
-}
-_FORM = re.compile(  # longer exponents mean nothing, and take minutes to write out
-    r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|)$"
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_FORM = re.compile(
+    r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,18})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|)"
 )
+_FINEST, _COARSEST = -10, 20
+"""Powers of ten below which a number is next to nothing, and above which it is the greatest."""
+
+_SHOWN = 40
+"""So many characters of what is no quantity are told."""
 
 
 @lru_cache(maxsize=65536)
 def parse(quantity: str | int | float) -> int:
-    """Return a quantity in thousandths of its unit, rounded up as Kubernetes does.
+    """Return a quantity in thousandths of its unit.
+
+    What is finer is rounded away from zero, as Kubernetes does: who asks for something gets
+    something. A number counts as the text that JSON has for it.
 
     Raises:
         ValueError: the text is not a quantity; the message carries it.
 
     """
-    if isinstance(quantity, int):
-        return quantity * MILLI
-    if isinstance(quantity, float):
-        return math.ceil(Fraction(Decimal(str(quantity))) * MILLI)
-    match = _FORM.fullmatch(quantity.strip())
+    match = _FORM.fullmatch(str(quantity))
     if match is None:
-        raise ValueError(f"{quantity!r} is not a quantity such as 100m, 2 or 1.5Gi")
-    number, exponent, suffix = match.groups()
-    scale = Fraction(_BINARY[suffix]) if suffix in _BINARY else _DECIMAL[suffix or ""]
-    value = Fraction(Decimal(number + (exponent or ""))) * scale
-    return math.ceil(value * MILLI)
+        shown = repr(quantity) if len(str(quantity)) <= _SHOWN else f"{str(quantity)[:_SHOWN]!r}…"
+        raise ValueError(f"{shown} is not a quantity such as 100m, 2 or 1.5Gi")
+    sign, digits, exponent, suffix = match.groups()
+    number = Decimal(digits)
+    power = int(exponent or 0) + _DECIMAL.get(suffix or "", 0)
+    magnitude = number.adjusted() + power
+    if not number:
+        return 0
+    if magnitude > _COARSEST:
+        milli = MOST
+    elif magnitude < _FINEST:
+        milli = 1
+    else:
+        exactly = Context(prec=len(digits) + _COARSEST, Emin=MIN_EMIN, Emax=MAX_EMAX)
+        scaled = exactly.multiply(number.scaleb(power, exactly), MILLI * _BINARY.get(suffix, 1))
+        milli = min(int(scaled.to_integral_value(ROUND_UP)), MOST)
+    return -milli if sign == "-" else milli
+
+
+def amount(quantity: str | int | float) -> int:
+    """Return a quantity of which there can be none at least, in thousandths of its unit.
+
+    Raises:
+        ValueError: it is not a quantity, or negative; the message carries it.
+
+    """
+    milli = parse(quantity)
+    if milli < 0:
+        raise ValueError(f"{quantity!r} is negative; allowed are 0 and more")
+    return milli
 
 
 def written(milli: int, resource: str = "") -> str:

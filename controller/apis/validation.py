@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.apis import labels
-from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodeoverlay import MOST_PRICE, NodeOverlay
 from controller.apis.nodepool import NodePool
+from controller.apis.quantities import amount
 from controller.apis.taints import Requirement, Taint
 
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
@@ -26,6 +27,8 @@ KNOWN_VALUES: Mapping[str, frozenset[str]] = {
 
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)")
+_CHANGE = re.compile(r"[+-]([0-9]*\.?[0-9]+)%?")
 _WHOLE_NUMBER = re.compile(r"[0-9]+")
 
 
@@ -36,12 +39,18 @@ def problems(pool: NodePool) -> list[str]:
         *_label_problems(template.metadata.labels),
         *_taint_problems([*template.spec.taints, *template.spec.startup_taints]),
         *_requirement_problems(template.spec.requirements, pool_owned=True),
+        *_amount_problems("limits", pool.spec.limits),
     ]
 
 
 def overlay_problems(overlay: NodeOverlay) -> list[str]:
     """Say everything that keeps a NodeOverlay from working; empty when nothing does."""
-    return list(_requirement_problems(overlay.spec.requirements, pool_owned=False))
+    return [
+        *_requirement_problems(overlay.spec.requirements, pool_owned=False),
+        *_amount_problems("capacity", overlay.spec.capacity),
+        *_price_problems("price", overlay.spec.price, _PRICE),
+        *_price_problems("priceAdjustment", overlay.spec.price_adjustment, _CHANGE),
+    ]
 
 
 def is_restricted(key: str) -> bool:
@@ -108,6 +117,25 @@ def _operator_faults(requirement: Requirement) -> Iterator[str]:
                 yield f"needs exactly one value, a whole number of at least 0, not {values!r}"
         case operator if operator not in OPERATORS:
             yield "the operator must be one of " + ", ".join(OPERATORS)
+
+
+def _price_problems(field: str, written: str | None, form: re.Pattern[str]) -> Iterator[str]:
+    if written is None:
+        return
+    number = form.fullmatch(written)
+    if number is None or float(number.group(1)) > MOST_PRICE:
+        yield (
+            f"{field}: {written!r} is not in $ per hour up to {MOST_PRICE:,.0f}, such as 0.25"
+            + (", +0.1 or -10%" if form is _CHANGE else "")
+        )
+
+
+def _amount_problems(field: str, written: Mapping[str, str | int | float]) -> Iterator[str]:
+    for name, quantity in written.items():
+        try:
+            amount(quantity)
+        except ValueError as exc:
+            yield f"{field}: {name}: {exc}"
 
 
 def _known_value_fault(key: str, requirement: Requirement) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from controller.apis import quantities as wire
 from controller.apis.pods import Container, Pod
 from controller.apis.quantities import MILLI, parse
 
@@ -21,8 +22,29 @@ ONE_POD: Resources = {PODS: MILLI}
 
 
 def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Read a resource list as written by a user."""
+    """Read a resource list as written by a user.
+
+    Raises:
+        ValueError: one of them is not a quantity.
+
+    """
     return {name: parse(quantity) for name, quantity in quantities.items()}
+
+
+def asked(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
+    """Read what somebody asks for, which is nothing at least.
+
+    Raises:
+        ValueError: one of them is not such a quantity; the message names it.
+
+    """
+    found = {}
+    for name, quantity in quantities.items():
+        try:
+            found[name] = wire.amount(quantity)
+        except ValueError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+    return found
 
 
 def total(parts: Iterable[Resources]) -> dict[str, int]:
@@ -62,28 +84,32 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     Containers and sidecars run together; an init container runs beside the sidecars
     started before it; the larger of the two phases counts. Pod-level requests replace the
     containers' sum for the resources they name; overhead comes on top.
+
+    Raises:
+        ValueError: a request is not a quantity, or negative.
+
     """
     spec = pod.spec
     resized = in_resize(pod)
 
-    def _asked(container: Container) -> Resources:
-        return resized.get(container.name) or parsed(container.resources.requests)
+    def _requests(container: Container) -> Resources:
+        return resized.get(container.name) or asked(container.resources.requests)
 
-    running = total(map(_asked, spec.containers))
+    running = total(map(_requests, spec.containers))
     started: dict[str, int] = {}
     peaks: list[Resources] = []
     for container in spec.init_containers:
-        asked = _asked(container)
+        own = _requests(container)
         if container.restart_policy == "Always":
-            started = total((started, asked))
+            started = total((started, own))
             peaks.append(started)
         else:
-            peaks.append(total((started, asked)))
+            peaks.append(total((started, own)))
     needed = largest((total((running, started)), *peaks))
     if spec.resources is not None:
-        needed.update(parsed(spec.resources.requests))
+        needed.update(asked(spec.resources.requests))
     if spec.overhead:
-        needed = total((needed, parsed(spec.overhead)))
+        needed = total((needed, asked(spec.overhead)))
     needed[PODS] = MILLI
     return {name: amount for name, amount in needed.items() if amount}
 
@@ -114,9 +140,9 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     found = {}
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         if has := held.get(container.name):
-            asked = parsed(container.resources.requests)
-            counted = has if is_refused else largest((asked, has))
-            if counted != asked:
+            wanted = parsed(container.resources.requests)
+            counted = has if is_refused else largest((wanted, has))
+            if counted != wanted:
                 found[container.name] = counted
     return found
 

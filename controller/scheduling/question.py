@@ -114,6 +114,9 @@ class Question:
         demands = []
         known: dict[bytes, tuple[Demand, Volumes]] = {}
         for shape in self._equipped(found):
+            if shape.flaw:
+                self._refuse(shape.keys, shape.flaw)
+                continue
             try:
                 if shape.character not in known:
                     demand = first_demand(shape.spec, policy=policy, soft_taints=soft)

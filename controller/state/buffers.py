@@ -16,10 +16,14 @@ from controller.apis.capacitybuffer import CapacityBuffer
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
-from controller.constraints.resources import parsed, pod_requests
+from controller.constraints.resources import asked, pod_requests
 
 PRIORITY = -(2**31)
 """The priority of a buffer's pods: whatever else there is comes first."""
+
+MOST_PODS = 10_000
+"""Room for so many pods is the most that one buffer keeps: each of them is placed like a pod
+that exists, and who writes a number of another order has made a slip."""
 
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
 
@@ -37,20 +41,28 @@ def replicas(buffer: CapacityBuffer, mould: Mould) -> int:
 
     The larger of the number and the share of the workload; limits cap it, and where there
     is neither they are what counts. A resource that the pods do not ask for limits nothing.
+
+    Raises:
+        ValueError: a quantity cannot be read, or there would be more than `MOST_PODS`.
+
     """
     spec = buffer.spec
-    asked = [] if spec.replicas is None else [spec.replicas]
+    wanted = [] if spec.replicas is None else [spec.replicas]
     if spec.percentage is not None and mould.scale:
-        asked.append(ceil(mould.scale * spec.percentage / 100))
+        wanted.append(ceil(mould.scale * spec.percentage / 100))
     requests = pod_requests(Pod(metadata=mould.template.metadata, spec=mould.template.spec))
     capped = [
         amount // requests[name]
-        for name, amount in parsed(spec.limits).items()
+        for name, amount in asked(spec.limits).items()
         if requests.get(name)
     ]
-    if not capped:
-        return max(asked, default=0)
-    return min([max(asked), *capped]) if asked else min(capped)
+    count = min([max(wanted), *capped]) if wanted else min(capped, default=0)
+    if count > MOST_PODS:
+        raise ValueError(
+            f"asks for room for {count:,} pods; allowed are {MOST_PODS:,}: lower spec.replicas, "
+            "spec.percentage or spec.limits"
+        )
+    return count
 
 
 def virtual_pods(buffer: CapacityBuffer, mould: Mould, count: int) -> tuple[Pod, ...]:

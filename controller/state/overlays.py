@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.apis import labels
-from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
+from controller.apis.nodeoverlay import MOST_PRICE, NodeOverlay, NodeOverlaySpec
 from controller.apis.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints import requirements
@@ -174,10 +174,11 @@ def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
 def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
     try:
         if absolute is not None:
-            return float(Decimal(absolute))
-        assert adjustment is not None
-        if adjustment.endswith("%"):
-            return max(price * (1 + float(Decimal(adjustment[:-1])) / 100), 0.0)
-        return max(price + float(Decimal(adjustment)), 0.0)
+            found = float(Decimal(absolute))
+        elif adjustment is not None and adjustment.endswith("%"):
+            found = price * (1 + float(Decimal(adjustment[:-1])) / 100)
+        else:
+            found = price + float(Decimal(adjustment or ""))
     except InvalidOperation as exc:
         raise ValueError(f"{absolute or adjustment!r} is not a price or a change of one") from exc
+    return min(max(found, 0.0), MOST_PRICE)

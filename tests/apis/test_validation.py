@@ -90,6 +90,32 @@ def test_an_overlay_may_be_about_one_pool() -> None:
     assert overlay_problems(msgspec.convert(bad, NodeOverlay)) != []
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("price", "9" * 400, "is not in $ per hour up to 1,000,000, such as 0.25"),
+        ("price", "NaN", "is not in $ per hour"),
+        ("priceAdjustment", "10", "such as 0.25, +0.1 or -10%"),
+        ("priceAdjustment", "+" + "9" * 400 + "%", "is not in $ per hour"),
+        ("capacity", {"example.com/a": "1e1.5"}, "capacity: example.com/a: '1e1.5' is not a"),
+        ("capacity", {"example.com/a": "-1"}, "capacity: example.com/a: '-1' is negative"),
+    ],
+)
+def test_an_overlay_that_says_no_number_says_why(field: str, value: Any, why: str) -> None:
+    one = with_field(NODE_OVERLAY, field, value)
+
+    (problem,) = overlay_problems(msgspec.convert(one, NodeOverlay))
+
+    assert why in problem
+
+
+@pytest.mark.parametrize("written", ["1e1.5", "-1", "much"])
+def test_a_limit_that_is_no_amount_keeps_its_pool_from_working(written: str) -> None:
+    (problem,) = problems_with("limits", {"cpu": written})
+
+    assert f"limits: cpu: {written!r} is" in problem
+
+
 def test_only_labels_of_karpenters_domains_and_the_hostname_are_restricted() -> None:
     assert is_restricted("karpenter.sh/initialized")
     assert is_restricted(labels.HOSTNAME)

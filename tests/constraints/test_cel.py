@@ -71,6 +71,7 @@ device.attributes["gpu.example.com"].versions.includes(semver("2.0.0"))
 quantity("1Gi").add(quantity("1Gi")) == quantity("2Gi") && quantity("50k").asInteger() == 50000
 quantity("1").sub(1).sign() == 0 && quantity("1.5").asApproximateFloat() == 1.5
 quantity("1Ei").isGreaterThan(quantity("1E")) && !quantity("1m").isInteger()
+quantity("1e9999999").sign() == 1
 semver("v1.2", true) == semver("1.2.0") && semver("1.2.3").minor() == 2
 isSemver("1.2.3") && !isSemver("1.2") && isQuantity("1Gi") && !isQuantity("much")
 """
@@ -110,7 +111,6 @@ def test_and_outlives_an_error_when_the_other_side_is_false(text: str) -> None:
         ("1 / 0 == 0", "divide by zero"),
         ("[1][1] == 1", "index=1 size=1"),
         ("quantity('1m').asInteger() == 0", "the quantity is not whole"),
-        ("quantity('1e9999999').sign() == 1", "'1e9999999' is not a quantity"),
         ("semver('1.2') == semver('1.2')", "'1.2' is not a semantic version"),
         ("quantity('1').isLessThan(semver('1.2.3'))", "'<' not supported between"),
         ("device.attributes['gpu.example.com'].version.startsWith('1')", "(bytes).startsWith"),

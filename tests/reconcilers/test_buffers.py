@@ -68,6 +68,19 @@ async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
     assert len(world.cluster.buffer_pods()) == 2
 
 
+@pytest.mark.parametrize(
+    "slip", [{"replicas": 2**31 - 1}, {"limits": {"cpu": "1e999"}}, {"limits": {"cpu": "1e1.5"}}]
+)
+async def test_a_slip_of_the_pen_holds_nobody_up(slip: dict[str, Any]) -> None:
+    world = World(*FEATURES)
+    world.seed(TEMPLATE, make_buffer(podTemplateRef={"name": "web"}, **slip))
+
+    await resolved(world)
+
+    assert told(world, "ReadyForProvisioning") == ("False", "ResolutionFailed")
+    assert world.cluster.buffer_pods() == ()
+
+
 async def test_a_share_follows_its_workload() -> None:
     world = World(*FEATURES)
     world.seed(make_buffer(scalableRef={"kind": "Deployment", "name": "web"}, percentage=25))

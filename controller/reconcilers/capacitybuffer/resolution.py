@@ -68,11 +68,11 @@ class Resolution:
         )
         try:
             mould, status = await self._mould(buffer, status)
+            count = _count(buffer, mould)
         except UnresolvedError as problem:
             await self._write(buffer, self._ready(buffer, status, problem))
             self.cluster.expect_in_buffer(key, ())
             return PERIOD
-        count = replicas(buffer, mould)
         status = msgspec.structs.replace(status, replicas=count)
         await self._write(buffer, self._ready(buffer, status, None))
         self.cluster.expect_in_buffer(key, virtual_pods(buffer, mould, count))
@@ -141,3 +141,10 @@ class Resolution:
         cleared = dict.fromkeys(to_wire(buffer.status))
         status = {"status": {**cleared, **to_wire(after)}}
         await patched(self.api, self.cluster, CAPACITY_BUFFER, buffer, status, subresource="status")
+
+
+def _count(buffer: CapacityBuffer, mould: Mould) -> int:
+    try:
+        return replicas(buffer, mould)
+    except ValueError as exc:
+        raise UnresolvedError("ResolutionFailed", str(exc)) from exc

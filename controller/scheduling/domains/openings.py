@@ -57,7 +57,8 @@ class Openings:
         if known is None:
             known = variants.copy()
             for key, value in pins:
-                if one_of(value) in self._market.questions[key].place:
+                question = self._market.questions.get(key)  # none when no type says any of it
+                if question is not None and one_of(value) in question.place:
                     known &= self._market.meeting({key: one_of(value)})
                 else:
                     known[:] = False

@@ -25,6 +25,7 @@ class Shape:
 
     Shapes of one `character` differ in what they ask for alone, not in where they may go
     or whom they look for. `equipment` is the devices they claim, if any.
+    `flaw` says why what they ask for cannot be read, if it cannot.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Shape:
     keys: list[str]
     volumes: Volumes = NO_VOLUMES
     equipment: Equipment | None = None
+    flaw: str = ""
 
     @property
     def priority(self) -> int:
@@ -60,13 +62,13 @@ def shapes(pods: Sequence[Pod]) -> list[Shape]:
             row.append(pod)
     found = []
     # Many shapes ask for the same, and quantities take their time to read.
-    asked: dict[bytes, Resources] = {}
+    asked: dict[bytes, tuple[Resources, str]] = {}
     for row in rows.values():
         ports = hostports.host_ports(row[0].spec)
         asking = encode(_asking(row[0]))
         if asking not in asked:
-            asked[asking] = resources.pod_requests(row[0])
-        found.append(_shape(row, ports, encode(_character(row[0], ports)), asked[asking]))
+            asked[asking] = _requests(row[0])
+        found.append(_shape(row, ports, encode(_character(row[0], ports)), *asked[asking]))
     found.sort(key=_order)
     for index, shape in enumerate(found):
         shape.index = index
@@ -84,6 +86,14 @@ def _asking(pod: Pod) -> tuple[object, ...]:
     return spec.containers, spec.init_containers, spec.resources, spec.overhead, _resized(pod)
 
 
+def _requests(pod: Pod) -> tuple[Resources, str]:
+    """Return what a pod asks for, or nothing and why that cannot be told."""
+    try:
+        return resources.pod_requests(pod), ""
+    except ValueError as malformed:
+        return {}, f"asks for {malformed}"
+
+
 def _character(pod: Pod, ports: tuple[HostPort, ...]) -> tuple[object, ...]:
     spec = pod.spec
     return (
@@ -99,7 +109,11 @@ def _character(pod: Pod, ports: tuple[HostPort, ...]) -> tuple[object, ...]:
 
 
 def _shape(
-    pods: list[Pod], ports: tuple[HostPort, ...], character: bytes, requests: Resources
+    pods: list[Pod],
+    ports: tuple[HostPort, ...],
+    character: bytes,
+    requests: Resources,
+    flaw: str,
 ) -> Shape:
     first = pods[0]
     if len(pods) > 1:
@@ -113,6 +127,7 @@ def _shape(
         requests=requests,
         ports=ports,
         keys=[pod.key for pod in pods],
+        flaw=flaw,
     )
 
 

@@ -89,7 +89,7 @@ class DeviceNodes:
         homeless: list[Portion] = []
         while queue:
             unit = self._unit(queue, shop)
-            if unit is None:
+            if unit is None or not unit.keys:
                 homeless.append(queue.pop(0))
             else:
                 ready.append(unit)

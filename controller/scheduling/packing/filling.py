@@ -77,7 +77,7 @@ def fill(
         score = aim @ sizes.T
         score *= nearness
         score += liking
-        score[~fits] = -1.0
+        score[~fits] = -np.inf
         chosen = score.argmax(axis=1)
         rows = np.arange(len(alive))
         taken = sizes[chosen]
@@ -87,7 +87,8 @@ def fill(
         if len(crowd.limit):
             amount = np.minimum(amount, crowd.spare(chosen))
         counts[alive, columns[chosen]] += amount
-        supply[rows, chosen] -= amount
+        # Whatever the numbers are, every step leaves less to take: who gains nothing is done.
+        supply[rows, chosen] = np.where(amount > 0, supply[rows, chosen] - amount, 0)
         room -= amount[:, None] * taken
         crowd.add(chosen, amount)
         if many and score.shape[1] > SIDE_BY_SIDE:

@@ -1,0 +1,77 @@
+"""What cannot be placed is refused by itself, and everything ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.apis.pods import Pod
+from controller.scheduling.packing.filling import fill
+from controller.scheduling.packing.pricing import PriceModel
+from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, spread
+from tests.expectations import schedule_on
+from tests.scheduling.test_patterns import problem
+
+
+def asking(name: str, **requests: Any) -> Pod:
+    container = {"name": "main", "resources": {"requests": requests}}
+    wire = {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [container]}}
+    return msgspec.convert(wire, Pod)
+
+
+@pytest.mark.parametrize("cpu", ["-1", "-1n", "1x", "NaN", ""])
+def test_a_pod_whose_request_is_none_is_refused_alone(cpu: str) -> None:
+    results = schedule_on(make_nodepool(), [asking("odd", cpu=cpu), make_pod(name="good")])
+
+    (cause,) = results.unschedulable["default/odd"]
+    assert f"asks for cpu: {cpu!r} is" in cause
+    assert [key for node in results.new_nodes for key in node.pods] == ["default/good"]
+
+
+@pytest.mark.parametrize("cpu", ["1e999", "9" * 400, "9223372036854775807"])
+def test_a_pod_that_asks_for_more_than_there_is_goes_nowhere_alone(cpu: str) -> None:
+    results = schedule_on(make_nodepool(), [asking("odd", cpu=cpu), make_pod(name="good")])
+
+    assert list(results.unschedulable) == ["default/odd"]
+    assert [key for node in results.new_nodes for key in node.pods] == ["default/good"]
+
+
+def test_nodes_that_exist_are_enough_where_nothing_can_be_bought() -> None:
+    web = {"app": "web"}
+    pods = [make_pod(name=f"web-{n}", labels=web, spreads=[spread(web)]) for n in range(2)]
+    nodes = [make_node("one", zone="a"), make_node("two", zone="b")]
+
+    results = schedule_on(make_snapshot(nodes=nodes), pods)
+
+    assert sorted(results.existing_nodes) == ["one", "two"]
+
+
+@given(
+    sizes=st.lists(
+        st.lists(
+            st.sampled_from([-1e30, -5.0, -0.1, 0.0, 5.0, 1e30, np.inf, np.nan]),
+            min_size=2,
+            max_size=2,
+        ),
+        min_size=3,
+        max_size=3,
+    ),
+    keen=st.sampled_from([0.0, 1.0, np.nan]),
+)
+@np.errstate(all="ignore")
+def test_filling_ends_whatever_the_numbers_are(sizes: list[list[float]], keen: float) -> None:
+    sane = problem([[6, 6], [5, 4], [5, 5]], [[10, 9], [20, 30]], [1])
+    guide = PriceModel(sane).guide(sane.demand, balance=0.0)
+    odd = replace(sane, sizes=np.array(sizes))
+    nothing = np.zeros((2, 3), dtype=np.int64)
+
+    filled = fill(odd, np.arange(2), nothing, odd.demand, guide, keen)
+
+    assert (filled >= 0).all()
+    assert (filled <= odd.demand).all()
