@@ -114,10 +114,10 @@ def _print(chosen: argparse.Namespace) -> int:
     if chosen.output == "json":
         sys.stdout.write(json.dumps(answer(course)) + "\n")
         return 0
-    console = Console()
+    console = Console(markup=False, emoji=False)
     for table in tables(course):
         console.print(drawn_table(table))
-    console.print(summary(course), highlight=False, markup=False)
+    console.print(summary(course), highlight=False)
     return 0
 
 

@@ -237,6 +237,8 @@ def read_json(path: Path) -> Any:
         raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
     except orjson.JSONDecodeError as error:
         raise QuestionError(f"{path}: not JSON: {error}") from error
+    except ValueError as error:
+        raise QuestionError(f"{str(path)!r}: not a path: {error}") from error
 
 
 def deadline(end: float) -> Callable[[], bool]:

@@ -1,13 +1,44 @@
-"""Reads parsed JSON as wire values, with errors that name the object and the field."""
+"""Reads parsed JSON as wire values, with errors that name the object, the field and the value.
+
+No recorded world has passed an API server, which looks at more than types. Quantities that
+are none, numbers that no machine word holds and times without a zone are refused here, so
+that whoever reads on need not expect them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from controller.apis.quantities import amount
+from controller.apis.taints import Requirement
+from controller.constraints.requirements import value_set
+
 _T = TypeVar("_T")
+
+Fault = tuple[str, str]
+"""The path of a field inside an object, and what is wrong with its value."""
+
+Look = Callable[[Any], Iterator[Fault]]
+"""Yields what is wrong inside a value of some type."""
+
+_QUANTITY = {str, int, float}
+"""What a quantity may be on the wire."""
+
+_WORD = 2**63
+_SHOWN = 60
+"""So many characters of a value are told."""
+
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class WorldError(ValueError):
@@ -20,23 +51,28 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
     if rows is None:
         return ()
     if not isinstance(rows, list):
-        raise WorldError(f"{key}: expected a list")
+        raise WorldError(f"{key}: {_shown(rows)}: expected a list")
     try:
-        return tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
+        found = tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
+        sound = not any(True for one in found for _ in _faults(one, kind))
     except msgspec.ValidationError:
-        for index, row in enumerate(rows):
-            converted(row, kind, f"{key}[{index}] {name(row)}".rstrip())
-        raise
+        sound = False
+    if sound:
+        return found
+    return tuple(converted(row, kind, _where(key, place, row)) for place, row in enumerate(rows))
 
 
 def converted(row: object, kind: type[_T], where: str) -> _T:
     """Return one object as a wire value; `where` names it in errors."""
     try:
-        return msgspec.convert(row, kind)
+        found = msgspec.convert(row, kind)
     except msgspec.ValidationError as exc:
         text, _, path = str(exc).partition(" - at `")
-        field = path.rstrip("`").removeprefix("$").lstrip(".") or "the object itself"
-        raise WorldError(f"{where}: {field}: {text}") from exc
+        field, value = _culprit(row, kind, path.rstrip("`").removeprefix("$"))
+        raise WorldError(f"{where}: {field or 'the object itself'}: {text}{value}") from exc
+    for path, fault in _faults(found, kind):
+        raise WorldError(f"{where}: {path.lstrip('.')}: {fault}")
+    return found
 
 
 def name(row: object) -> str:
@@ -47,3 +83,136 @@ def name(row: object) -> str:
     namespace = metadata.get("namespace")
     name = str(metadata.get("name", ""))
     return f"{namespace}/{name}" if namespace else name
+
+
+def _where(key: str, place: int, row: object) -> str:
+    return f"{key}[{place}] {name(row)}".rstrip()
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _culprit(row: Any, kind: Any, path: str) -> Fault:
+    """Return the field that a path means, with its value if that is not an object or a list.
+
+    msgspec does not name keys of mappings: whichever alone is refused in the same words is meant.
+    """
+    way: list[str | int] = []
+    inner = row
+    for match in _STEP.finditer(path):
+        field, place, unnamed = match.groups()
+        if unnamed:
+            alone = ((key, _with(row, way, {key: one})) for key, one in inner.items())
+            step: str | int = next(key for key, changed in alone if _refused(changed, kind, path))
+        else:
+            step = field or int(place)
+        way.append(step)
+        inner = inner[step]
+    field = "".join(map(_written, way)).lstrip(".")
+    return field, "" if isinstance(inner, dict | list) else f" ({_shown(inner)})"
+
+
+def _with(whole: Any, way: list[str | int], value: object) -> Any:
+    """Return a copy in which another value stands at the end of a way."""
+    if not way:
+        return value
+    found = whole.copy()
+    found[way[0]] = _with(whole[way[0]], way[1:], value)
+    return found
+
+
+def _refused(row: object, kind: Any, path: str) -> bool:
+    try:
+        msgspec.convert(row, kind)
+    except msgspec.ValidationError as exc:
+        return str(exc).endswith(f"`${path}`")
+    return False
+
+
+def _written(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if _PLAIN.fullmatch(step) else f"[{step!r}]"
+
+
+def _faults(one: object, kind: Any) -> Iterator[Fault]:
+    look = _look(kind)
+    return look(one) if look is not None else iter(())
+
+
+@cache
+def _look(kind: Any) -> Look | None:
+    """Return what looks at values of a type, or None when there is nothing to look at."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _look(inside[0])
+    if origin in (typing.Union, types.UnionType):
+        members = set(inside) - {type(None)}
+        if members == _QUANTITY:
+            return _at_amount
+        return _look(members.pop()) if len(members) == 1 else None
+    if origin in (list, dict):
+        inner = _look(inside[-1])
+        each = _at_items if origin is list else _at_values
+        return None if inner is None else partial(each, inner)
+    if kind is Requirement:
+        return _at_term
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = [(f.name, f.encode_name, _look(f.type)) for f in msgspec.structs.fields(kind)]
+        looks = [(own, f".{wire}", look) for own, wire, look in fields if look is not None]
+        return partial(_at_fields, looks) if looks else None
+    return _AT.get(kind)
+
+
+def _at_fields(looks: Sequence[tuple[str, str, Look]], one: Any) -> Iterator[Fault]:
+    for own, step, look in looks:
+        if value := getattr(one, own):  # of nothing there is nothing to say
+            for path, fault in look(value):
+                yield step + path, fault
+
+
+def _at_items(look: Look, values: Sequence[Any]) -> Iterator[Fault]:
+    for place, value in enumerate(values):
+        for path, fault in look(value):
+            yield f"[{place}]{path}", fault
+
+
+def _at_values(look: Look, values: Mapping[str, Any]) -> Iterator[Fault]:
+    for key, value in values.items():
+        for path, fault in look(value):
+            yield _written(key) + path, fault
+
+
+def _at_term(term: Requirement) -> Iterator[Fault]:
+    try:
+        value_set(term.operator, term.values)
+    except ValueError as exc:
+        yield "", f"{term.key}: {exc}"
+
+
+def _at_amount(quantity: str | int | float) -> Iterator[Fault]:
+    try:
+        amount(quantity)
+    except ValueError as exc:
+        yield "", str(exc)
+
+
+def _at_integer(value: int) -> Iterator[Fault]:
+    if not -_WORD <= value < _WORD:
+        yield "", f"{_shown(value)} is not an integer of 64 bits"
+
+
+def _at_number(value: float) -> Iterator[Fault]:
+    if not math.isfinite(value):
+        yield "", f"{value} is not a number"
+
+
+def _at_moment(value: datetime) -> Iterator[Fault]:
+    if value.tzinfo is None:
+        yield "", f"{value.isoformat()} has no time zone, such as Z"
+
+
+_AT: Mapping[Any, Look] = {int: _at_integer, float: _at_number, datetime: _at_moment}
+"""What looks at plain values."""

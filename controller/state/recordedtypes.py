@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Annotated
+
+from msgspec import Meta
 
 from controller.apis import labels
 from controller.apis.devices import DynamicResources
 from controller.apis.meta import Wire
+from controller.apis.nodeoverlay import MOST_PRICE
 from controller.apis.pods import Quantities
 from controller.apis.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.constraints.requirements import value_set
 from controller.constraints.resources import parsed
 from controller.state.recorded import WorldError, converted, name
+
+Price = Annotated[float, Meta(ge=0, le=MOST_PRICE)]
 
 
 class OfferingRow(Wire):
     """An offering as a world states it."""
 
     requirements: dict[str, str]
-    price: float
+    price: Price
     available: bool = True
-    reservation_capacity: int = 0
+    reservation_capacity: Annotated[int, Meta(ge=0)] = 0
 
 
 class InstanceTypeRow(Wire):
@@ -39,7 +44,7 @@ class InstanceTypeRow(Wire):
 class FileOfferingRow(Wire, rename="pascal"):
     """An offering in the layout of Karpenter's kwok type files."""
 
-    price: float
+    price: Price
     requirements: list[Requirement] = []
 
 
@@ -68,7 +73,6 @@ def stated(rows: object) -> tuple[InstanceType, ...]:
     for index, row in enumerate(rows):
         where = f"instanceTypes[{index}] {name(row)}".rstrip()
         one = converted(row, InstanceTypeRow, where)
-        check_terms(one.requirements, where)
         found.append(
             InstanceType(
                 name=one.name,
@@ -82,8 +86,8 @@ def stated(rows: object) -> tuple[InstanceType, ...]:
                     )
                     for offering in one.offerings
                 ),
-                capacity=_quantities(one.capacity, f"{where}: capacity"),
-                overhead=_quantities(one.overhead, f"{where}: overhead"),
+                capacity=parsed(one.capacity),
+                overhead=parsed(one.overhead),
                 dynamic_resources=one.dynamic_resources,
             )
         )
@@ -109,7 +113,7 @@ def from_file(rows: object) -> tuple[InstanceType, ...]:
                     )
                     for offering in one.offerings
                 ),
-                capacity=_quantities({"pods": "110", **one.resources}, f"{where}: resources"),
+                capacity=parsed({"pods": "110", **one.resources}),
                 overhead=KWOK_OVERHEAD,
             )
         )
@@ -145,19 +149,3 @@ def _offered(row: FileTypeRow, key: str) -> list[str]:
         for value in term.values
     }
     return sorted(values)
-
-
-def _quantities(amounts: Quantities, where: str) -> dict[str, int]:
-    try:
-        return parsed(amounts)
-    except ValueError as exc:
-        raise WorldError(f"{where}: {exc}") from exc
-
-
-def check_terms(terms: Sequence[Requirement], where: str) -> None:
-    """Refuse a requirement that cannot be read; `where` names whose it is."""
-    for index, term in enumerate(terms):
-        try:
-            value_set(term.operator, term.values)
-        except ValueError as exc:
-            raise WorldError(f"{where}: requirements[{index}] {term.key}: {exc}") from exc

@@ -14,6 +14,7 @@ import msgspec
 
 from controller.apis.capacitybuffer import CapacityBuffer
 from controller.apis.devices import DeviceClass, ResourceClaim, ResourceSlice
+from controller.apis.meta import Wire
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay
 from controller.apis.nodepool import NodePool
@@ -21,6 +22,7 @@ from controller.apis.nodes import Node
 from controller.apis.ownership import is_ours
 from controller.apis.pods import Pod
 from controller.apis.schedulerconfig import default_constraints
+from controller.apis.validation import overlay_problems
 from controller.apis.workloads import (
     CSINode,
     DaemonSet,
@@ -44,7 +46,7 @@ from controller.state.buffers import Mould, replicas, virtual_pods
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting, overlaid
 from controller.state.recorded import WorldError, objects
-from controller.state.recordedtypes import check_terms, from_file, stated
+from controller.state.recordedtypes import from_file, stated
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import Selectors, with_default_spreads
 
@@ -63,36 +65,35 @@ class World:
     """All pools, those that take no part in placement too."""
 
 
-_KNOWN = frozenset(
-    {
-        "pods",
-        "nodes",
-        "nodeClaims",
-        "nodePools",
-        "nodeOverlays",
-        "capacityBuffers",
-        "daemonSets",
-        "namespaces",
-        "limitRanges",
-        "priorityClasses",
-        "persistentVolumes",
-        "persistentVolumeClaims",
-        "storageClasses",
-        "csiNodes",
-        "podDisruptionBudgets",
-        "services",
-        "replicationControllers",
-        "podTemplates",
-        "replicaSets",
-        "statefulSets",
-        "deployments",
-        "resourceSlices",
-        "resourceClaims",
-        "deviceClasses",
-        "settings",
-        "instanceTypes",
-    }
-)
+KINDS: Mapping[str, type[Wire]] = {
+    "pods": Pod,
+    "nodes": Node,
+    "nodeClaims": NodeClaim,
+    "nodePools": NodePool,
+    "nodeOverlays": NodeOverlay,
+    "capacityBuffers": CapacityBuffer,
+    "daemonSets": DaemonSet,
+    "namespaces": Namespace,
+    "limitRanges": LimitRange,
+    "priorityClasses": PriorityClass,
+    "persistentVolumes": PersistentVolume,
+    "persistentVolumeClaims": PersistentVolumeClaim,
+    "storageClasses": StorageClass,
+    "csiNodes": CSINode,
+    "podDisruptionBudgets": PodDisruptionBudget,
+    "services": Service,
+    "replicationControllers": ReplicationController,
+    "podTemplates": PodTemplate,
+    "replicaSets": ReplicaSet,
+    "statefulSets": StatefulSet,
+    "deployments": Deployment,
+    "resourceSlices": ResourceSlice,
+    "resourceClaims": ResourceClaim,
+    "deviceClasses": DeviceClass,
+}
+"""The objects of a world, by the key they stand under."""
+
+_KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
 
 
 def types_file(world: Mapping[str, Any]) -> str | None:
@@ -128,8 +129,6 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
     )
     all_pools = objects(world, "nodePools", NodePool)
     pools = tuple(one for one in all_pools if _usable(one))
-    for pool in pools:
-        check_terms(pool.spec.template.spec.requirements, f"nodePools {pool.metadata.name}")
     overlays = objects(world, "nodeOverlays", NodeOverlay)
     snapshot = Snapshot(
         nodes=_state_nodes(
@@ -168,6 +167,9 @@ def _types_by_pool(
     by_pool = {pool.metadata.name: types for pool in pools}
     if not overlays:
         return by_pool
+    for overlay in overlays:
+        if problems := overlay_problems(overlay):
+            raise WorldError(f"nodeOverlays {overlay.metadata.name}: {'; '.join(problems)}")
     try:
         refused = conflicting(overlays, pools=pools, instance_types=by_pool)
         heard = [one for one in overlays if one.metadata.name not in refused]
@@ -280,7 +282,12 @@ def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
                 f"capacityBuffers {namespace}/{buffer.metadata.name}: what its podTemplateRef or "
                 "scalableRef names is not in the world"
             )
-        pods.extend(virtual_pods(buffer, mould, replicas(buffer, mould)))
+        try:
+            count = replicas(buffer, mould)
+        except ValueError as exc:
+            where = f"capacityBuffers {namespace}/{buffer.metadata.name}"
+            raise WorldError(f"{where}: {exc}") from exc
+        pods.extend(virtual_pods(buffer, mould, count))
     return tuple(pods)
 
 

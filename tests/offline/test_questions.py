@@ -219,4 +219,6 @@ def test_devices_of_a_type_that_cannot_be_read_are_named(
 
     assert main(["solve", str(path)], {}) == 2
 
-    assert "instanceTypes m5.large: dynamicResources: 'much' is not" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "instanceTypes[0] m5.large: dynamicResources.resourceSliceTemplates[0]" in refusal
+    assert "devices[0].capacity.memory.value: 'much' is not a quantity" in refusal

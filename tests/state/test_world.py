@@ -24,14 +24,14 @@ POOL: dict[str, Any] = {
         ({"instanceTypes": []}, "pods: required"),
         ({"pods": []}, "instanceTypes: required"),
         ({"pods": [], "instanceTypes": [], "nods": []}, "nods: not a part of a world"),
-        ({"pods": {}, "instanceTypes": []}, "pods: expected a list"),
+        ({"pods": {}, "instanceTypes": []}, "pods: {}: expected a list"),
         (
             {"pods": [POD, {**POD, "spec": {"containers": 3}}], "instanceTypes": []},
             r"pods\[1\] default/web: spec.containers: Expected `array`",
         ),
         (
             {"pods": [], "instanceTypes": [{**TYPE, "capacity": {"cpu": "two"}}]},
-            r"instanceTypes\[0\] t: capacity: 'two' is not a quantity",
+            r"instanceTypes\[0\] t: capacity.cpu: 'two' is not a quantity",
         ),
         ({"pods": [], "instanceTypes": {"path": "x"}}, "instanceTypes: expected a list, or"),
         ({"pods": [], "instanceTypes": [], "settings": []}, "settings: expected an object"),
@@ -42,7 +42,7 @@ POOL: dict[str, Any] = {
                     {**TYPE, "requirements": [{"key": "k", "operator": "Near", "values": []}]}
                 ],
             },
-            r"requirements\[0\] k: operator 'Near'",
+            r"requirements\[0\]: k: operator 'Near'",
         ),
     ],
 )
