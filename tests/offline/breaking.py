@@ -97,7 +97,8 @@ def _without_none(kind: Any) -> Any:
 def broken(world: World, path: Path, value: Any) -> World:
     """Return a copy of the world with another value in one place."""
     found = copy.deepcopy(world)
-    *way, last = path
+    *way, last_step = path
+    last: Any = last_step
     inner: Any = found
     for step in way:
         inner = inner.setdefault(step, {}) if isinstance(inner, dict) else inner[step]
