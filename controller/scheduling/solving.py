@@ -193,20 +193,20 @@ class Solve:
         planned, given = self._planned, self._left
         families = Families(planned, self._left_behind(), self._in_all_domains)
         weights = self._reader.weight_of_variant
-        # A new node is of the pools whose turn it was; joining one, no matter its pool.
-        opening = [
-            replace(one, variants=one.variants & (weights == weights[origin.variants].max()))
-            for one, origin in zip(families.classes, families.origins, strict=True)
+        # For each weight the kinds that are the best there: it may be the turn of any.
+        by_weight = [
+            replace(one, variants=one.variants & (weights == weight))
+            for weight in np.unique(weights).tolist()
+            for one in families.classes
         ]
         taken = np.array([one.kind for one in planned], dtype=np.int64)
         self._left = given + self._consumption[taken].sum(axis=0)
-        classes = [[one] for one in (*families.classes, *opening)]
+        classes = [[one] for one in (*families.classes, *by_weight)]
         problem, kinds = self._poser.problem(classes, self._left, keep=taken)
         rules = [self._domains.rules(one.wish) for one in families.classes]
         again = Rearrangement(
             problem,
             Choices(
-                opens=problem.allowed[len(rules) :],
                 weight=weights[self._market.variant_of[kinds]],
                 pins=[one.pins for one in families.classes],
                 rules=rules,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from controller.apis import labels
 from controller.cloudprovider.instancetypes import Offering
+from controller.state.snapshot import Snapshot
 from tests.builders import (
     by_hostname,
     make_nodepool,
@@ -20,7 +23,14 @@ from tests.builders import (
     taint,
     tolerate,
 )
-from tests.expectations import expect_nodes, expect_skew, node_of, schedule_on, values_of
+from tests.expectations import (
+    expect_nodes,
+    expect_scheduled,
+    expect_skew,
+    node_of,
+    schedule_on,
+    values_of,
+)
 
 WEB = {"app": "web"}
 ON_DEMAND = {labels.CAPACITY_TYPE: labels.ON_DEMAND}
@@ -106,6 +116,41 @@ def test_a_cheaper_pool_of_less_weight_is_not_opened_for_it() -> None:
     results = schedule_on(snapshot, make_pods(3))
 
     assert {node.node_pool for node in results.new_nodes} == {"first"}
+
+
+DEAR = [make_type(f"dear-{cpu}", cpu=str(cpu), price=0.1 * cpu) for cpu in (2, 4, 8, 16)]
+CHEAP = [make_type(f"cheap-{cpu}", cpu=str(cpu), price=0.03 * cpu) for cpu in (2, 4, 8, 16)]
+
+
+def dear_before_cheap(**spec: Any) -> Snapshot:
+    """A pool of dear machines that comes first, and one of cheap ones."""
+    dear = needs(labels.INSTANCE_TYPE, "In", *(one.name for one in DEAR))
+    return make_snapshot(
+        make_nodepool("heavy", weight=100, requirements=[dear], **spec),
+        make_nodepool("light", weight=1, labels={"team": "red"}),
+        types=[*DEAR, *CHEAP],
+    )
+
+
+@pytest.mark.parametrize("number", [20, 40, 60, 90, 150])
+def test_a_heavier_pool_is_used_as_far_as_its_limit_goes_whatever_that_costs(number: int) -> None:
+    """Its 16 CPU hold 32 of these pods; without the limit they would be the same."""
+    results = schedule_on(dear_before_cheap(limits={"cpu": "16"}), make_pods(number, cpu="500m"))
+
+    expect_scheduled(results)
+    heavy = [node for node in results.new_nodes if node.node_pool == "heavy"]
+    assert sum(len(node.pods) for node in heavy) == min(number, 32)
+
+
+def test_pods_that_a_heavier_pool_can_take_join_a_node_that_must_be_there_if_that_is_free() -> None:
+    red = make_pod(cpu="100m", node_selector={"team": "red"})
+
+    results = schedule_on(dear_before_cheap(), [red, *make_pods(41, cpu="500m")])
+
+    light = [node for node in results.new_nodes if node.node_pool == "light"]
+    assert [node.price for node in light] == [pytest.approx(0.06)]
+    assert red.key in light[0].pods
+    assert len(light[0].pods) > 1
 
 
 def test_pods_that_gave_a_preference_up_join_nodes_planned_before() -> None:

@@ -73,7 +73,6 @@ class Families:
     ) -> None:
         """Ask for each portion in all its domains."""
         self.classes: list[Portion] = []
-        self.origins: list[Portion] = []
         self._family_of: dict[int, range] = {}
         self._planned, self._waiting = planned, waiting
         there = [one for node in planned for one, _ in node.members]
@@ -82,7 +81,6 @@ class Families:
                 found = in_all_domains(portion)
                 begin = len(self.classes)
                 self.classes += found
-                self.origins += [portion] * len(found)
                 self._family_of[id(portion)] = range(begin, len(self.classes))
 
     @property

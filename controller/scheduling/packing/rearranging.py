@@ -5,6 +5,10 @@ apart, one by one, in pairs and all at once, and every pod goes where it adds le
 cost: to another node, as a larger kind if need be, or to a new one; in its own domains or
 in others that its rules leave open. What makes the whole cheaper stays.
 
+Pools come in the order of their weights, whatever that costs: a new node is made in the
+heaviest pool that can make one. Pods that a heavier pool could take may join a node of
+a lighter one, but neither keep it there nor make it dearer. See `_in_order`.
+
 Axes: as in `problem`; and nodes.
 """
 
@@ -40,13 +44,11 @@ pairs of node and kind."""
 class Choices:
     """What is open to classes beside the problem's `allowed`.
 
-    `opens` (classes × kinds) marks the kinds of which a class may have a new node made;
     `weight` (kinds) is that of their pools, in which a node stays. `pins` and `rules` are
     those of each class; `others` are the classes that a class may turn into: the same pods
     in other domains, first of all itself. `all_rules` are those that must still hold.
     """
 
-    opens: Mask
     weight: Indices
     pins: Sequence[Pins]
     rules: Sequence[Rules]
@@ -103,11 +105,13 @@ class Rearrangement:
         it may have further classes that have no pods.
         """
         self._problem, self._choices = problem, choices
-        self._patience = PATIENCE
+        self._patience, self._astray = PATIENCE, 0
         share = problem.sizes / np.maximum(problem.room.max(axis=0, initial=0), 1.0)
         # Of equals the choosier first.
         self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
         self._anywhere = np.stack([problem.allowed[one].any(axis=0) for one in choices.others])
+        self._heaviest = int(choices.weight.max(initial=0))
+        self._is_level = bool((choices.weight == self._heaviest).all())
         usable = choices.weight[None] == choices.weight[kinds][:, None]
         for node, present in enumerate(pods > 0):
             usable[node] &= problem.allowed[: len(present)][present].all(axis=0)
@@ -138,6 +142,8 @@ class Rearrangement:
             if place is not None:
                 self._put(place)
                 better = True
+        better |= self._put_in_order()
+        self._astray = self._out_of_order()
         while improving and self._patience > 0:
             improving = False
             for chosen, kind in self._selections():
@@ -146,6 +152,108 @@ class Rearrangement:
                 improving |= self._taken_apart(chosen, kind)
             better |= improving
         return better
+
+    def _put_in_order(self) -> bool:
+        """Take pods that heavier pools can take off the nodes that they may not be on; False
+        when there were none.
+        """
+        moved = False
+        for node in np.flatnonzero(self.nodes.kind >= 0).tolist():
+            if self._fixed[node] or self._in_order(node):
+                continue
+            while (one := self._movable(node)) is not None:
+                self._spare()
+                self._lift(node, one)
+                moved = True
+            self._settle(node)
+        return moved
+
+    def _spare(self) -> None:
+        """Have a place for one node more."""
+        nodes = self.nodes
+        if (nodes.kind < 0).any():
+            return
+        below = ((0, 1), (0, 0))
+        crowd = replace(
+            nodes.crowd,
+            owners=np.pad(nodes.crowd.owners, below),
+            counted=np.pad(nodes.crowd.counted, below),
+        )
+        self._fixed = np.append(self._fixed, False)
+        self.nodes = Nodes(
+            pods=np.pad(nodes.pods, below),
+            used=np.pad(nodes.used, below),
+            usable=np.pad(nodes.usable, below),
+            kind=np.append(nodes.kind, -1),
+            price=np.append(nodes.price, 0.0),
+            stock=nodes.stock,
+            crowd=crowd,
+        )
+
+    def _movable(self, node: int) -> int | None:
+        """Return the class of a pod of a node that a new node of a heavier pool can take."""
+        weight = self._weight_of(node)
+        for one in self._largest_first.tolist():
+            if self.nodes.pods[node, one] and self._turn(one, moving=True) > weight:
+                return int(one)
+        return None
+
+    def _lift(self, node: int, one: int) -> None:
+        """Take a pod of a class off a node; put it on one of a heavier pool, new if need be."""
+        nodes, problem, choices = self.nodes, self._problem, self._choices
+        weight = self._weight_of(node)
+        nodes.pods[node, one] -= 1
+        nodes.used[node] -= problem.sizes[one]
+        nodes.crowd.owners[node] -= nodes.crowd.owned[:, one]
+        nodes.crowd.counted[node] -= nodes.crowd.matched[:, one]
+        record(choices.rules[one], choices.pins[one], -1)
+        place = self._cheapest(one, opening=True, above=weight)
+        assert place is not None  # A new node can take it.
+        self._put(place)
+
+    def _weight_of(self, node: int) -> int:
+        return int(self._choices.weight[self.nodes.kind[node]])
+
+    def _turn(self, one: int, *, moving: bool = False) -> int:
+        """Return the weight of the heaviest pool that can make a node for a pod of a class, in any
+        domains open to it; less than any when none can. It may be `moving` there from a node.
+        """
+        choices, problem = self._choices, self._problem
+        if moving:
+            record(choices.rules[one], choices.pins[one], -1)
+        fits = np.zeros(len(problem.prices), dtype=np.bool_)
+        for turned in choices.others[one]:
+            if admits(choices.pins[turned], choices.rules[turned]):
+                fits |= problem.allowed[turned]
+        if moving:
+            record(choices.rules[one], choices.pins[one], 1)
+        for limit in self._binding:
+            fits &= problem.consumption[:, limit] <= self.nodes.stock[limit] + SLACK
+        return int(np.where(fits, choices.weight, -1).max(initial=-1))
+
+    def _in_order(self, node: int) -> bool:
+        """Whether a node must be of its pool: some of its pods no heavier pool can take now, and
+        for those alone the node would cost as much.
+        """
+        nodes, problem, choices = self.nodes, self._problem, self._choices
+        weight = self._weight_of(node)
+        if weight == self._heaviest or self._fixed[node]:
+            return True
+        present = np.flatnonzero(nodes.pods[node])
+        stay = [one for one in present.tolist() if self._turn(one, moving=True) <= weight]
+        if len(stay) == len(present):
+            return True
+        asked = nodes.pods[node, stay] @ problem.sizes[stay]
+        fits = (choices.weight == weight) & problem.allowed[stay].all(axis=0)
+        fits &= (problem.room >= asked - SLACK).all(axis=1)
+        alone = np.where(fits, problem.prices, np.inf).min(initial=np.inf)
+        return bool(stay) and bool(alone >= nodes.price[node] - SLACK)
+
+    def _out_of_order(self) -> int:
+        """Return how many nodes should not be of their pools, or not so large."""
+        if self._is_level:
+            return 0
+        return sum(not self._in_order(node) for node in np.flatnonzero(self.nodes.kind >= 0))
 
     def _selections(self) -> Iterator[tuple[list[int], int]]:
         """Yield nodes to take apart together: each, each two, and all; those that one of a
@@ -212,10 +320,12 @@ class Rearrangement:
             self._put(place)
             placed.append(place.turned)
         if len(placed) == len(waiting) and strain(choices.all_rules) <= strained:
-            self._patience = PATIENCE
             if kind >= 0:
                 self._settle(chosen[0])
-            return True
+            astray = self._out_of_order()
+            if astray <= self._astray:
+                self._astray, self._patience = astray, PATIENCE
+                return True
         for turned in placed:
             record(choices.rules[turned], choices.pins[turned], -1)
         for one in waiting:
@@ -265,22 +375,25 @@ class Rearrangement:
         nodes.kind[node], nodes.price[node] = kind, problem.prices[kind]
         record(choices.rules[turned], choices.pins[turned], 1)
 
-    def _cheapest(self, one: int, *, opening: bool) -> Place | None:
-        """Return where a pod of a class adds least, in any domains open to it."""
+    def _cheapest(self, one: int, *, opening: bool, above: int = -1) -> Place | None:
+        """Return where a pod of a class adds least, in any domains open to it, in pools of more
+        weight than `above`. A new node is of the pools whose turn it is.
+        """
         best: Place | None = None
+        weight = self._choices.weight
+        opens = weight == self._turn(one) if opening else np.zeros_like(weight, dtype=np.bool_)
         for turned in self._choices.others[one]:
             if not admits(self._choices.pins[turned], self._choices.rules[turned]):
                 continue
-            place = self._cheapest_as(turned, opening=opening)
+            place = self._cheapest_as(turned, opens, above)
             if place is not None and (best is None or place.dearer < best.dearer - SLACK):
                 best = place
         return best
 
-    def _cheapest_as(self, turned: int, *, opening: bool) -> Place | None:
+    def _cheapest_as(self, turned: int, opens: Mask, above: int) -> Place | None:
         nodes, problem = self.nodes, self._problem
-        fits = nodes.usable & problem.allowed[turned]
-        if opening:
-            fits[np.flatnonzero(nodes.kind < 0)[:1]] = self._choices.opens[turned]
+        fits = nodes.usable & problem.allowed[turned] & (self._choices.weight > above)
+        fits[np.flatnonzero(nodes.kind < 0)[:1]] = problem.allowed[turned] & opens
         self._patience -= 1 + fits.size // GLANCE
         asked = nodes.used + problem.sizes[turned]
         for r in range(asked.shape[1]):
