@@ -80,34 +80,51 @@ class Packing:
 
 
 def pack(problem: Problem, *, refinements: int, expired: Callable[[], bool]) -> Packing:
-    """Open nodes for the demand, in several ways, and keep the cheapest.
+    """Open nodes for the demand, in several ways, and keep the best.
 
-    One way is enough when it is proven to be about as good as any, or when `expired`.
+    The quickest way comes first, so that more time never gives a worse answer. One more is
+    enough when it is proven to be about as good as any; none follows when `expired`.
     """
     possible = np.asarray(problem.allowed.any(axis=1))
     if not problem.demand[possible].sum():
         return Packing(left=problem.demand.copy(), stock=problem.stock.copy())
     model = PriceModel(problem)
-    best: Packing | None = None
     balances = model.balances(problem.demand)
-    work = problem.allowed.size
-    for balance in balances if work <= THOROUGH else balances[:1]:
-        packing = _packed(problem, model, possible, balance, expired())
-        _exchange(problem, packing)
+    quickest = _packed(problem, model, possible, balances[0], True)
+    best: Packing | None = None
+    for balance in balances if problem.allowed.size <= THOROUGH else balances[:1]:
+        if expired():
+            break
+        packing = _packed(problem, model, possible, balance, False)
         if best is None or packing.rank < best.rank:
             best = packing
-        if expired() or _will_do(best):
+        if _will_do(best):
             break
-    assert best is not None
-    in_vain = 0
+    if best is None:
+        return quickest
+    for one in (quickest, best) if quickest.rank < best.rank else (best,):
+        if not one.left[possible].any():
+            _better(problem, model, one, refinements, expired)
+    return min(quickest, best, key=lambda one: one.rank)
+
+
+def _better(
+    problem: Problem,
+    model: PriceModel,
+    packing: Packing,
+    refinements: int,
+    expired: Callable[[], bool],
+) -> None:
+    """Take nodes apart and put them together again as long as that brings something; it is
+    never worse for it.
+    """
+    work, in_vain = problem.allowed.size, 0
     for turn in range(min(refinements, 2 * THOROUGH // work)):
-        if expired() or _will_do(best) or best.left[possible].any() or in_vain == PATIENCE:
+        if expired() or _will_do(packing) or in_vain == PATIENCE:
             break
-        in_vain = 0 if _refine(problem, model, best, turn) else in_vain + 1
-    few = work <= FEW_PAIRS
-    if few and not _will_do(best) and not expired() and not best.left[possible].any():
-        _combined(problem, model, best, expired)
-    return best
+        in_vain = 0 if _refine(problem, model, packing, turn) else in_vain + 1
+    if work <= FEW_PAIRS and not _will_do(packing) and not expired():
+        _combined(problem, model, packing, expired)
 
 
 def _combined(
@@ -120,13 +137,14 @@ def _combined(
     patterns = [(one.kind, one.pods) for one in best.opened]
     served = replace(problem, demand=problem.demand - best.left)
     opened = [Opened(*one) for one in combine(served, guide, patterns, expired=expired)]
+    if expired():
+        return  # What was cut short may be better than what it would have come to.
     demand = served.demand - sum(one.pods * one.copies for one in opened)
     drawn = sum(problem.consumption[one.kind] * one.copies for one in opened)
     rest = replace(problem, demand=demand, stock=problem.stock - drawn)
     packing = Packing(left=demand, stock=rest.stock)
     if demand.any():
-        packing = _packed(rest, model, demand > 0, 0.0, expired())
-        _exchange(rest, packing)
+        packing = _packed(rest, model, demand > 0, 0.0, False)
     cost = packing.cost + sum(float(problem.prices[one.kind]) * one.copies for one in opened)
     if not packing.left.any() and cost < best.cost - SLACK:
         best.opened = [*opened, *packing.opened]
@@ -155,7 +173,6 @@ def _refine(problem: Problem, model: PriceModel, best: Packing, turn: int) -> bo
     balances = model.balances(demand)
     balance = balances[turn % len(balances)]
     packing = _packed(part, model, np.ones(len(demand), dtype=np.bool_), balance, False)
-    _exchange(part, packing)
     before = sum(float(problem.prices[nodes[place].kind]) for place in chosen)
     cheaper = not packing.left.any() and packing.cost < before - SLACK
     if cheaper:
@@ -167,6 +184,24 @@ def _refine(problem: Problem, model: PriceModel, best: Packing, turn: int) -> bo
 
 
 def _packed(
+    problem: Problem, model: PriceModel, possible: Mask, balance: float, hurried: bool
+) -> Packing:
+    """Open nodes, each as the cheapest kind that holds its pods, as far as limits go."""
+    packing = _opened(problem, model, possible, balance, hurried)
+    _exchange(problem, packing)
+    found = packing
+    while found.opened and packing.left[possible].any() and len(problem.stock):
+        # A cheaper kind may draw less on the limits: what it leaves is there for others.
+        rest = replace(problem, demand=packing.left, stock=packing.stock)
+        found = _opened(rest, model, possible, balance, hurried)
+        _exchange(rest, found)
+        packing.opened += found.opened
+        packing.left, packing.stock = found.left, found.stock
+        packing.cost += found.cost
+    return packing
+
+
+def _opened(
     problem: Problem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
     packing = Packing(left=np.where(possible, problem.demand, 0), stock=problem.stock.copy())

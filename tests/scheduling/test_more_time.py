@@ -1,0 +1,55 @@
+"""More time never gives a worse answer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from controller.scheduling.encoding.encoding import catalog
+from controller.scheduling.scheduler import schedule
+from controller.state.world import load
+from tests.parity.generated import world
+from tests.parity.worlds import World, mixed
+
+
+class Steps:
+    """Time that is up after so many looks at the clock."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def answers(given: World) -> list[tuple[int, float]]:
+    """Return pods left over and cost with more and more time, until there is enough."""
+    read = load(given)
+    known = catalog(read.snapshot)
+    found, number, enough = [], 0, False
+    while not enough:
+        steps = Steps(number)
+        results = schedule(read.pods, snapshot=read.snapshot, catalog=known, expired=steps)
+        found.append((len(results.unschedulable), round(results.cost, 6)))
+        number, enough = 2 * number + 1, steps.left >= 0
+    return found
+
+
+def worse(found: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
+    return [(less, more) for less, more in pairwise(found) if more > less]
+
+
+@pytest.mark.parametrize("seed", [3, 10, 22])
+def test_a_mixed_world_costs_no_more_with_more_time(seed: int) -> None:
+    assert worse(answers(mixed(300, seed))) == []
+
+
+def test_nor_does_a_large_one() -> None:
+    assert worse(answers(mixed(3000, 4))) == []
+
+
+@pytest.mark.parametrize("seed", range(20, 340, 32))
+def test_nor_is_anybody_left_over_for_it_where_pools_have_weights(seed: int) -> None:
+    assert worse(answers(world(seed))) == []
