@@ -4,7 +4,8 @@
   also those that its own pods may not go to: once a node is made there for others, the
   least count is that of a domain that stays empty. So such domains are closed.
 * Pools come in the order of their weights, and those that come first may use up their limits on
-  pods that others have room for. So all pools come at once.
+  pods that others have room for. So the pods that were left over come first; and where
+  that does not help, all pools come at once.
 """
 
 from __future__ import annotations

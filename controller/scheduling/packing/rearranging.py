@@ -253,7 +253,8 @@ class Rearrangement:
         """Return how many nodes should not be of their pools, or not so large."""
         if self._is_level:
             return 0
-        return sum(not self._in_order(node) for node in np.flatnonzero(self.nodes.kind >= 0))
+        there = np.flatnonzero(self.nodes.kind >= 0).tolist()
+        return sum(not self._in_order(node) for node in there)
 
     def _selections(self) -> Iterator[tuple[list[int], int]]:
         """Yield nodes to take apart together: each, each two, and all; those that one of a
