@@ -18,7 +18,7 @@ from controller.apis.ec2nodeclass import AMIStatus, EC2NodeClass, SelectorTerm
 from controller.apis.taints import Requirement
 from controller.aws.errors import AwsError
 from controller.aws.families import Family, alias_of, family_of
-from controller.aws.instancetypes import ARCHITECTURES
+from controller.aws.instancetypes import ARCHITECTURES, GPU_COUNT
 from controller.aws.selectors import tag_filters
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
@@ -27,7 +27,6 @@ PINNED_PERIOD = 24 * 3600.0
 """Seconds for which a parameter that never changes is believed."""
 
 LATEST = "latest"
-GPU_COUNT = f"{labels.AWS_GROUP}/instance-gpu-count"
 ACCELERATOR_COUNT = f"{labels.AWS_GROUP}/instance-accelerator-count"
 
 STANDARD = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,7 @@ PRIVATE_IPV4 = "vpc.amazonaws.com/PrivateIPv4Address"
 NEURON = "aws.amazon.com/neuron"
 NEURON_CORE = "aws.amazon.com/neuroncore"
 GPU_RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
+GPU_COUNT = f"{labels.AWS_GROUP}/instance-gpu-count"
 EXOTIC = frozenset({*GPU_RESOURCES.values(), NEURON, NEURON_CORE})
 """Resources that make a machine too dear to be taken for ordinary pods."""
 
@@ -46,13 +47,17 @@ _NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Devices of one kind; memory of one device in MiB, cores of a Neuron device."""
+    """Devices of one kind; memory of one device in MiB, cores of a Neuron device.
+
+    `shares` counts devices that are a fraction of a GPU each: those are not in `count`.
+    """
 
     name: str
     manufacturer: str
     count: int
     memory: int = 0
     cores: int = 0
+    shares: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,12 @@ class Machine:
         return self.hypervisor == "nitro" or self.bare_metal
 
     @property
+    def counting_shares(self) -> Machine:
+        """The machine with each share of a GPU taken for a GPU, as its device plugin takes it."""
+        gpus = (replace(g, count=g.count + g.shares, shares=0) for g in self.gpus)
+        return replace(self, gpus=tuple(gpus))
+
+    @property
     def default_interfaces(self) -> int:
         """How many interfaces its default network card takes."""
         return next((c.interfaces for c in self.cards if c.index == self.default_card), 0)
@@ -150,9 +161,9 @@ def machine(described: Mapping[str, Any]) -> Machine:
             Accelerator(
                 _kebab(g["Name"]),
                 _kebab(g["Manufacturer"]),
-                # A share of a GPU counts 0 in `Count`; the device plugin sees one.
-                g.get("Count") or g.get("LogicalGpuCount") or 0,
+                g.get("Count") or 0,
                 (g.get("MemoryInfo") or {}).get("SizeInMiB", 0),
+                shares=0 if g.get("Count") else g.get("LogicalGpuCount") or 0,
             )
             for g in (described.get("GpuInfo") or {}).get("Gpus", [])
         ),

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from controller.apis import labels
 from controller.apis.taints import Requirement
-from controller.aws.instancetypes import EXOTIC
+from controller.aws.instancetypes import EXOTIC, GPU_COUNT
 from controller.aws.offerings import RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE
 from controller.cloudprovider.compatibility import Choice
 from controller.cloudprovider.errors import InsufficientCapacityError
@@ -107,7 +107,12 @@ def without_exotic(found: list[Choice]) -> list[Choice]:
 
 def _is_exotic(instance_type: InstanceType) -> bool:
     bare = instance_type.name.partition(".")[2].startswith("metal")
-    return bare or any(instance_type.capacity.get(resource) for resource in EXOTIC)
+    # A share of a GPU is no capacity, and dear all the same.
+    return (
+        bare
+        or any(instance_type.capacity.get(resource) for resource in EXOTIC)
+        or any(r.key == GPU_COUNT and r.values for r in instance_type.requirements)
+    )
 
 
 def without_dear_spot(found: Sequence[Choice]) -> list[Choice]:

@@ -282,7 +282,7 @@ class Launcher:
 
     def _found(self, plan: Plan, found: Described) -> Instance:
         seen = found.instance
-        for instance_type in self._types.of(plan.node_class):
+        for instance_type in self._types.of(plan.node_class, plan.claim.spec.requirements):
             if instance_type.name == seen.instance_type:
                 for offering in instance_type.offerings:
                     if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
@@ -305,7 +305,8 @@ class Launcher:
             NodeClassNotReadyError: the class cannot launch anything.
 
         """
-        known = self._types.of(node_class) if types is None else types
+        asked = claim.spec.requirements
+        known = self._types.of(node_class, asked) if types is None else types
         chosen = filtered(
             choices(known, claim.spec.requirements, _requests(claim)),
             claim.spec.requirements,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ import msgspec
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import AMIStatus, CapacityReservationStatus, EC2NodeClass
+from controller.apis.taints import Requirement
 from controller.aws.families import family_of
 from controller.aws.instancetypes import (
     Limits,
@@ -49,6 +50,7 @@ RETRY = 300.0
 RESERVED_DISCOUNT = 10_000_000
 """What is paid for already is chosen before anything else, yet in the order of its worth."""
 
+_FAMILY = f"{labels.AWS_GROUP}/instance-family"
 RESERVATION_ID = f"{labels.AWS_GROUP}/capacity-reservation-id"
 RESERVATION_TYPE = f"{labels.AWS_GROUP}/capacity-reservation-type"
 RESERVATION_INTERRUPTIBLE = f"{labels.AWS_GROUP}/capacity-reservation-interruptible"
@@ -61,6 +63,9 @@ class Machines:
         self._aws = aws
         self.by_name: Mapping[str, Machine] = {}
         self.zones: Mapping[str, frozenset[str]] = {}
+        self.with_shares: Sequence[str] = ()
+        """Machines that have a share of a GPU."""
+
         self.revision = 0
 
     async def refresh(self) -> None:
@@ -101,6 +106,7 @@ class Machines:
         found = {name: frozenset(places) for name, places in zones.items()}
         if by_name != self.by_name or found != self.zones:
             self.by_name, self.zones = by_name, found
+            self.with_shares = [n for n, m in by_name.items() if any(g.shares for g in m.gpus)]
             self.revision += 1
 
 
@@ -118,8 +124,9 @@ class _Built:
 class InstanceTypes:
     """Types with offerings for a class; the second call of a batch costs a comparison."""
 
-    kept = 16
-    """Class contents that are kept; the least recently used goes first."""
+    idle = 900.0
+    """Seconds after which a class content that nobody asks for is forgotten; every one that
+    is in use is kept, for to make it anew takes a moment in which nothing else is done."""
 
     def __init__(
         self,
@@ -145,9 +152,15 @@ class InstanceTypes:
         self._clock = clock
         self._built: dict[bytes, _Built] = {}
 
-    def of(self, node_class: EC2NodeClass) -> tuple[InstanceType, ...]:
-        """Return the types the class could launch, as known now."""
-        built = self._types(node_class)
+    def of(
+        self, node_class: EC2NodeClass, asked: Sequence[Requirement] = ()
+    ) -> tuple[InstanceType, ...]:
+        """Return the types the class could launch, as known now.
+
+        A machine with a share of a GPU has no GPU, unless `asked`, what a pool or a claim
+        requires, names it or its family.
+        """
+        built = self._types(node_class, self._shared(asked))
         closed = frozenset(
             s.id
             for s in node_class.status.subnets
@@ -181,22 +194,40 @@ class InstanceTypes:
                 built.stamps[name] = stamp
         built.listed = tuple(built.types.values())
 
-    def _types(self, node_class: EC2NodeClass) -> _Built:
-        key = _content(node_class, self._machines.revision)
+    def _shared(self, asked: Sequence[Requirement]) -> frozenset[str]:
+        """Return the machines with shares of GPUs that are asked for by name or family."""
+        named = {
+            value
+            for r in asked
+            if r.operator == "In" and r.key in (labels.INSTANCE_TYPE, _FAMILY)
+            for value in r.values
+        }
+        return frozenset(
+            name
+            for name in self._machines.with_shares
+            if name in named or name.partition(".")[0] in named
+        )
+
+    def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
+        now = self._clock()
+        key = _content(node_class, self._machines.revision, shared)
         built = self._built.get(key)
         if built is None:
-            while len(self._built) >= self.kept:
-                del self._built[min(self._built, key=lambda k: self._built[k].used_at)]
-            built = self._built[key] = _Built(dict(self._make(node_class)))
-        built.used_at = self._clock()
+            self._built = {k: b for k, b in self._built.items() if now - b.used_at < self.idle}
+            built = self._built[key] = _Built(dict(self._make(node_class, shared)))
+        built.used_at = now
         return built
 
-    def _make(self, node_class: EC2NodeClass) -> Iterator[tuple[str, InstanceType]]:
+    def _make(
+        self, node_class: EC2NodeClass, shared: frozenset[str]
+    ) -> Iterator[tuple[str, InstanceType]]:
         family = family_of(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = _by_type(node_class)
         for name in sorted(self._machines.by_name):
             m = self._machines.by_name[name]
+            if name in shared:
+                m = m.counting_shares
             zones = tuple(sorted(wanted & self._machines.zones.get(name, frozenset())))
             if not zones or not m.architectures or not suits(m, node_class):
                 continue
@@ -285,14 +316,16 @@ def _place(zone: str, zone_id: str, capacity_type: str) -> Mapping[str, str]:
     return {**place, labels.ZONE_ID: zone_id} if zone_id else place
 
 
-def _content(node_class: EC2NodeClass, revision: int) -> bytes:
-    """Return all of the class that a type depends on, as a key."""
+def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -> bytes:
+    """Return all that a type of the class depends on, as a key."""
     spec, status = node_class.spec, node_class.status
     parts: list[Any] = [
         revision,
         family_of(node_class).name,
         sorted((s.id, s.zone, s.zone_id) for s in status.subnets),
-        [(a.id, a.requirements) for a in status.amis],
+        sorted(shared),
+        # Which image it is decides nothing: classes that differ in that share their types.
+        [a.requirements for a in status.amis],
         json.dumps(spec.kubelet, sort_keys=True),
         spec.block_device_mappings,
         spec.instance_store_policy,

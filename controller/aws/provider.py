@@ -201,7 +201,8 @@ class AWSCloudProvider:
         if wrong:
             raise NodeClassNotReadyError("; ".join(wrong))
         await self._known()
-        return self._types.of(node_class)
+        asked = node_pool.spec.template.spec.requirements if node_pool else ()
+        return self._types.of(node_class, asked)
 
     async def launch(
         self,

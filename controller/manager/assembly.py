@@ -137,9 +137,9 @@ class Assembly:
                 GarbageCollection(api, cloud, cluster, metrics, clock),
             ),
         ]
-        if options.interruption_queue:
-            listener = Listener(api, cloud, cluster, recorder, metrics, clock)
-            self._singletons.append(singleton("interruption", listener))
+        # Without a queue there is still what the cloud's own checks of instances find.
+        listener = Listener(api, cloud, cluster, recorder, metrics, clock)
+        self._singletons.append(singleton("interruption", listener))
 
     async def run(self) -> None:
         """Start the cloud, then act on everything there is, until cancelled.

@@ -98,7 +98,12 @@ def _machine(world: World, instance: Instance) -> dict[str, Any]:
         "storageGiB": sizes[device],
         "localStorageGB": (facts.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0,
         "gpus": [
-            {"manufacturer": gpu["Manufacturer"], "name": gpu["Name"], "count": gpu["Count"]}
+            {
+                "manufacturer": gpu["Manufacturer"],
+                "name": gpu["Name"],
+                # EC2 counts a share of a GPU 0; the machine's device plugin sees a device.
+                "count": gpu["Count"] or gpu.get("LogicalGpuCount") or 0,
+            }
             for gpu in gpus
         ],
         "extendedResources": _extended_resources(instance, facts),

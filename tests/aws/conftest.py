@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from controller.aws.session import Session
 from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
+from testbed.instances import Instance as Machine
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock
 
 REGION = "us-west-2"
@@ -43,6 +45,11 @@ class Region:
             for i in self.control.instances().instances
             if i.state not in ("shutting-down", "terminated")
         ]
+
+    def machines(self) -> list[Machine]:
+        """Every instance as its kubelet sees it."""
+        with urllib.request.urlopen(f"{self.cloud.url}/testbed/instances") as answer:
+            return [Machine.from_json(row) for row in json.load(answer)["instances"]]
 
 
 @pytest.fixture(scope="module")

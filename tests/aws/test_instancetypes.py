@@ -188,6 +188,15 @@ def test_a_gpu_is_the_resource_of_its_maker(manufacturer: str, resource: str) ->
     assert capacity(made, make_node_class(), LIMITS)[resource] == 8000
 
 
+@pytest.mark.parametrize("name", ["g6f.large", "g6f.4xlarge", "gr6f.4xlarge"])
+def test_a_share_of_a_gpu_is_no_gpu_until_shares_are_counted(name: str) -> None:
+    assert "nvidia.com/gpu" not in capacity(known(name), make_node_class(), LIMITS)
+    counting = known(name).counting_shares
+    assert capacity(counting, make_node_class(), LIMITS)["nvidia.com/gpu"] == 1000
+    whole = known("g6.xlarge")
+    assert whole.counting_shares == whole
+
+
 def test_listed_interfaces_say_how_many_efa_devices_there_are() -> None:
     listed = [
         NetworkInterface(network_card_index=0, device_index=0, interface_type="interface"),

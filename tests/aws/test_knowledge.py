@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.apis import conditions, labels
@@ -27,6 +28,7 @@ from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,
 )
+from controller.cloudprovider.instancetypes import InstanceType
 from tests.aws.builders import NOW, Clock, make_claim, ready
 from tests.aws.conftest import Region
 
@@ -367,6 +369,40 @@ async def test_offerings_are_made_once_and_shared(provider: AWSCloudProvider) ->
     assert await provider.instance_types(node_class) is first
     places = {id(o.requirements) for t in first for o in t.offerings}
     assert len(places) == 6
+
+
+async def test_types_of_every_class_in_use_are_kept_and_those_of_others_forgotten(
+    provider: AWSCloudProvider, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    made = 0
+
+    def make(*_: object) -> Iterator[tuple[str, InstanceType]]:
+        nonlocal made
+        made += 1
+        return iter(())
+
+    monkeypatch.setattr(provider._types, "_make", make)
+    classes = []
+    for maximum in range(30, 70):
+        spec = msgspec.structs.replace(node_class.spec, kubelet={"maxPods": maximum})
+        classes.append(msgspec.structs.replace(node_class, spec=spec))
+    for _ in range(5):
+        for each in classes:
+            await provider.instance_types(each)
+    assert made == len(classes)
+
+    released = [
+        msgspec.structs.replace(a, id=f"ami-{n}") for n, a in enumerate(classes[0].status.amis)
+    ]
+    status = msgspec.structs.replace(classes[0].status, amis=released)
+    await provider.instance_types(msgspec.structs.replace(classes[0], status=status))
+    assert made == len(classes), "another image for the same machines is no news"
+
+    clock.advance(901)
+    spec = msgspec.structs.replace(node_class.spec, kubelet={"maxPods": 99})
+    await provider.instance_types(msgspec.structs.replace(node_class, spec=spec))
+    assert len(provider._types._built) == 1
 
 
 async def test_news_about_one_type_leaves_the_others_as_they_are(

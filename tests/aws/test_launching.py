@@ -10,7 +10,15 @@ import pytest
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import MetadataOptions
-from controller.apis.taints import Taint
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodepool import (
+    NodeClaimTemplate,
+    NodeClaimTemplateSpec,
+    NodeClassReference,
+    NodePool,
+    NodePoolSpec,
+)
+from controller.apis.taints import Requirement, Taint
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import (
@@ -255,6 +263,58 @@ async def test_a_gpu_is_given_to_who_asks_for_one_and_to_nobody_else(
     assert int(gpu.capacity["nvidia.com/gpu"]) >= 1
     images = {i.instance_type: i.image_name for i in region.instances()}
     assert "nvidia" in images[gpu.instance_type]
+
+
+async def test_a_share_of_a_gpu_is_bought_only_where_it_is_named(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    gpu = {"nvidia.com/gpu": "1", "cpu": "1"}
+    nvidia = within("karpenter.k8s.aws/instance-gpu-manufacturer", "nvidia")
+    family = within("karpenter.k8s.aws/instance-family", "g6f")
+
+    whole = await provider.launch(make_claim(ON_DEMAND, nvidia, requests=gpu), node_class)
+    assert not whole.instance_type.startswith("g6f")
+    share = await provider.launch(make_claim(ON_DEMAND, family, requests=gpu), node_class)
+
+    assert share.instance_type == "g6f.large"
+    assert share.labels["karpenter.k8s.aws/instance-gpu-count"] == "1"
+    images = {i.instance_type: i.image_name for i in region.instances()}
+    assert "nvidia" in images["g6f.large"]
+    (joining,) = [m for m in region.machines() if m.type == "g6f.large" and m.state == "running"]
+    assert joining.extended_resources == {"nvidia.com/gpu": 1}, "its device plugin sees a device"
+
+
+async def test_a_pool_that_names_shares_of_gpus_sees_them_and_the_others_do_not(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+
+    async def gpus(*requirements: Requirement) -> dict[str, int]:
+        reference = NodeClassReference(
+            group=labels.AWS_GROUP, kind="EC2NodeClass", name=node_class.metadata.name
+        )
+        spec = NodeClaimTemplateSpec(node_class_ref=reference, requirements=list(requirements))
+        pool = NodePool(
+            metadata=ObjectMeta(name=POOL),
+            spec=NodePoolSpec(template=NodeClaimTemplate(spec=spec)),
+        )
+        types = await provider.instance_types(node_class, pool)
+        assert await provider.instance_types(node_class, pool) is types
+        return {t.name: t.capacity.get("nvidia.com/gpu", 0) // 1000 for t in types}
+
+    seen = await gpus(within("karpenter.k8s.aws/instance-category", "g"))
+    assert (seen["g6f.large"], seen["g6.xlarge"]) == (0, 1)
+    seen = await gpus(within(labels.INSTANCE_TYPE, "g6f.large", "g6.xlarge"))
+    assert (seen["g6f.large"], seen["g6f.xlarge"], seen["g6.xlarge"]) == (1, 0, 1)
+
+
+async def test_a_pod_without_a_gpu_gets_no_share_of_one_where_there_is_something_plain(
+    provider: AWSCloudProvider,
+) -> None:
+    either = within(labels.INSTANCE_TYPE, "g6f.large", "m5.24xlarge")
+    plain = await provider.launch(make_claim(ON_DEMAND, either), await ready(provider))
+    assert plain.instance_type == "m5.24xlarge"
 
 
 async def test_min_values_that_cannot_be_had_stop_the_launch(provider: AWSCloudProvider) -> None:

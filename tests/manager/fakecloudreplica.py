@@ -32,7 +32,7 @@ if __name__ == "__main__":
     replica = Replica(
         options,
         access.found(os.environ),
-        lambda options, dns: RunningFakeCloud(),
+        lambda options, dns: RunningFakeCloud(idle=lambda: asyncio.sleep(1)),
         environ=os.environ,
     )
     asyncio.run(replica.run())

@@ -74,7 +74,7 @@ class World:
     def __init__(self, gates: FeatureGates, clock: Clock = clock) -> None:
         options = dataclasses.replace(OPTIONS, feature_gates=gates)
         self.api = FakeApiServer(clock)
-        self.cloud = LivingCloud(clock=clock)
+        self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
         self.metrics = Metrics()
         self.cluster = Cluster(followed(options))
         ports = Ports(
@@ -173,6 +173,23 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
     called = {"controller": "nodeclaim.lifecycle", "method": "Create", "provider": "fake"}
     name = "karpenter_cloudprovider_duration_seconds_count"
     assert world.metrics.registry.get_sample_value(name, called) == 1
+
+
+async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(world: World) -> None:
+    assert OPTIONS.interruption_queue == ""
+    world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    launched = await world.claim("Launched")
+
+    world.cloud.interrupt(launched.status.provider_id, "system_status")
+
+    async with asyncio.timeout(20):
+        async for change in world.api.watch(kinds.NODE_CLAIM):
+            if (
+                change.object
+                and change.object.metadata.name == launched.metadata.name
+                and (change.type == "DELETED" or change.object.metadata.is_deleting)
+            ):
+                break
 
 
 @pytest.mark.virtual_clock
