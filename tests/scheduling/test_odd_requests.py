@@ -67,7 +67,7 @@ def test_nodes_that_exist_are_enough_where_nothing_can_be_bought() -> None:
 @np.errstate(all="ignore")
 def test_filling_ends_whatever_the_numbers_are(sizes: list[list[float]], keen: float) -> None:
     sane = problem([[6, 6], [5, 4], [5, 5]], [[10, 9], [20, 30]], [1])
-    guide = PriceModel(sane).guide(sane.demand, balance=0.0)
+    guide = replace(PriceModel(sane).guide(sane.demand, balance=0.0), values=np.ones(3))
     odd = replace(sane, sizes=np.array(sizes))
     nothing = np.zeros((2, 3), dtype=np.int64)
 
