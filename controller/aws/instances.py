@@ -133,6 +133,9 @@ class Instances:
         self._clock = clock
         self._settling: dict[str, tuple[float, Instance]] = {}
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
+        self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
+            self._describe_claims, size=_FILTER_VALUES
+        )
         self._endings: Batcher[str, CloudProviderError] = Batcher(self._terminate)
 
     def launched(self, instance: Instance) -> None:
@@ -155,13 +158,19 @@ class Instances:
             raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
+    async def launched_for(self, name: str) -> Instance | None:
+        """Return the instance that bears the tag of a claim, one just launched included."""
+        listed = await self._by_claim.get(name) or ()
+        settling = (i for launched, (_, i) in self._settling.items() if self._is_settling(launched))
+        every = (*(d.instance for d in listed), *settling)
+        return next((i for i in every if i.is_ours and _claim_of(i) == name), None)
+
     async def of_claim(self, name: str, *, since: datetime | None) -> Described | None:
         """Return the instance launched for a claim of this name after this moment, if any."""
-        found = await self._query([{"Name": f"tag:{labels.TAG_NODECLAIM}", "Values": [name]}])
         return next(
             (
                 d
-                for d in found
+                for d in await self._by_claim.get(name) or ()
                 if since is None
                 or d.instance.launched_at is None
                 or d.instance.launched_at >= since
@@ -223,6 +232,13 @@ class Instances:
         found = await self._query([{"Name": "instance-id", "Values": list(ids)}])
         return {instance_id(d.instance.provider_id): d for d in found}
 
+    async def _describe_claims(self, names: Sequence[str]) -> dict[str, Sequence[Described]]:
+        tagged = {"Name": f"tag:{labels.TAG_NODECLAIM}", "Values": list(names)}
+        found: dict[str, list[Described]] = {}
+        for each in await self._query([tagged]):
+            found.setdefault(_claim_of(each.instance), []).append(each)
+        return dict(found)
+
     async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
         reservations = await self._aws.pages(
             "ec2",
@@ -251,6 +267,10 @@ class Instances:
                 failed |= await self._terminate([each])
             return failed
         return {}
+
+
+def _claim_of(instance: Instance) -> str:
+    return instance.tags.get(labels.TAG_NODECLAIM, "")
 
 
 def _ending_error(wanted: str, exc: AwsError) -> CloudProviderError:

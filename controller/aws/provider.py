@@ -244,6 +244,10 @@ class AWSCloudProvider:
         """Return one instance."""
         return (await self._instances.get(provider_id)).instance
 
+    async def launched_for(self, claim: NodeClaim) -> Instance | None:
+        """Return the instance that bears the claim's tag; questions close together are one."""
+        return await self._instances.launched_for(claim.metadata.name)
+
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims that is not terminated."""
         return await self._instances.all()

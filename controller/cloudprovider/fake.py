@@ -276,6 +276,14 @@ class FakeCloud:
         await self._called("get", provider_id)
         return self._living(provider_id)
 
+    async def launched_for(self, claim: NodeClaim) -> Instance | None:
+        """Return the machine that bears the claim's tag."""
+        await self._called("launched_for", claim.metadata.name)
+        found = (m for m in self.machines.values() if m.is_ours)
+        return next(
+            (m for m in found if m.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
+        )
+
     async def instances(self) -> Sequence[Instance]:
         """Return every instance that is not gone."""
         await self._called("instances", "")

@@ -123,6 +123,13 @@ class CloudProvider(Protocol):
 
         """
 
+    async def launched_for(self, claim: NodeClaim) -> Instance | None:
+        """Return this installation's instance for a claim whose status does not name it, or None.
+
+        A launch may have been cut off between the cloud's answer and the claim's status. Asked
+        for many claims at once, so it must not cost a listing of everything each time.
+        """
+
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims that is not terminated."""
 

@@ -57,6 +57,11 @@ class MeteredCloud(PassingCloud):
         with self._timed("Get"):
             return await super().get(provider_id)
 
+    async def launched_for(self, claim: NodeClaim) -> Instance | None:
+        """Return the instance for a claim whose status does not name it."""
+        with self._timed("List"):
+            return await super().launched_for(claim)
+
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims."""
         with self._timed("List"):

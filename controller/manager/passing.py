@@ -55,6 +55,10 @@ class PassingCloud:
         """Return one instance."""
         return await self._cloud.get(provider_id)
 
+    async def launched_for(self, claim: NodeClaim) -> Instance | None:
+        """Return the instance for a claim whose status does not name it."""
+        return await self._cloud.launched_for(claim)
+
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims."""
         return await self._cloud.instances()

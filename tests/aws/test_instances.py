@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -124,6 +125,35 @@ async def test_an_instance_that_ec2_does_not_list_yet_is_not_gone(
     with pytest.raises(NodeClaimNotFoundError):
         await provider.get(instance.provider_id)
     assert instance.provider_id not in {i.provider_id for i in await provider.instances()}
+    region.cloud.world.instances[gone.identity] = gone
+
+
+async def test_instances_of_many_claims_are_found_by_one_question_about_them_alone(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    node_class = await ready(provider)
+    claims = [make_claim(M5) for _ in range(3)]
+    ids = [(await provider.launch(claim, node_class)).provider_id for claim in claims]
+    nameless = [make_claim(M5) for _ in range(30)]
+    after = start()
+    region.control.clear_calls()
+
+    found = await asyncio.gather(*(after.launched_for(c) for c in (*claims, *nameless)))
+
+    assert [i.provider_id for i in found if i] == ids
+    (calls,) = region.control.calls().values()
+    assert calls == {"ec2:DescribeInstances": 1}
+
+
+async def test_an_instance_just_launched_is_found_by_its_claim_before_ec2_lists_it(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    claim = make_claim(M5)
+    instance = await provider.launch(claim, await ready(provider))
+    gone = region.cloud.world.instances.pop(instance.provider_id.rpartition("/")[2])
+    found = await provider.launched_for(claim)
+    assert found is not None
+    assert found.provider_id == instance.provider_id
     region.cloud.world.instances[gone.identity] = gone
 
 

@@ -103,11 +103,8 @@ class Finalization:
         return False
 
     async def _orphan(self, claim: NodeClaim) -> str:
-        for instance in await self.cloud.instances():
-            named = instance.tags.get(labels.TAG_NODECLAIM)
-            if instance.is_ours and named == claim.metadata.name:
-                return instance.provider_id
-        return ""
+        instance = await self.cloud.launched_for(claim)
+        return instance.provider_id if instance is not None else ""
 
     async def _drop_finalizer(self, claim: NodeClaim) -> None:
         left = [f for f in claim.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
