@@ -51,4 +51,4 @@ def _needed(item: pytest.Item) -> Iterator[Toolset]:
     if "plugins" in item.path.parts:
         yield binaries.pulumi()
     if "parity" in item.path.parts:
-        yield engines.toolset()
+        yield from (engines.toolset(), engines.hashing())

@@ -104,7 +104,10 @@ class CpuOptions(Wire):
 
 
 class EC2NodeClassSpec(Wire):
-    """What the user asks for."""
+    """What the user asks for.
+
+    To the hash a map or list that is empty differs from one that is left out: that is None.
+    """
 
     subnet_selector_terms: list[SelectorTerm] = []
     security_group_selector_terms: list[SelectorTerm] = []
@@ -119,11 +122,11 @@ class EC2NodeClassSpec(Wire):
     )
     ip_prefix_count: int | None = None
     user_data: str | None = None
-    tags: dict[str, str] = {}
+    tags: dict[str, str] | None = None
     kubelet: dict[str, Any] = {}
-    block_device_mappings: list[BlockDeviceMapping] = []
+    block_device_mappings: list[BlockDeviceMapping] | None = None
     instance_store_policy: str | None = None
-    network_interfaces: list[NetworkInterface] = []
+    network_interfaces: list[NetworkInterface] | None = None
     metadata_options: MetadataOptions = MetadataOptions()
     connection_tracking: ConnectionTracking | None = None
     detailed_monitoring: bool | None = None

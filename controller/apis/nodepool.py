@@ -36,10 +36,13 @@ class Disruption(Wire):
 
 
 class NodeClaimTemplateMeta(Wire):
-    """Labels and annotations every node of the pool gets."""
+    """Labels and annotations every node of the pool gets; None when left out.
 
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    To the hash a map that is empty differs from one that is left out; so do lists below.
+    """
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class NodeClaimTemplateSpec(Wire):
@@ -47,8 +50,8 @@ class NodeClaimTemplateSpec(Wire):
 
     node_class_ref: NodeClassReference
     requirements: list[Requirement] = []
-    taints: list[Taint] = []
-    startup_taints: list[Taint] = []
+    taints: list[Taint] | None = None
+    startup_taints: list[Taint] | None = None
     termination_grace_period: str | None = None
     expire_after: str = "720h"
 

@@ -19,6 +19,7 @@ MOST = (2**63 - 1) * MILLI
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_ABOVE_ONE = [suffix for suffix, power in _DECIMAL.items() if power > 0]
 _FORM = re.compile(
     r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,18})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|)"
 )
@@ -84,3 +85,23 @@ def written(milli: int, resource: str = "") -> str:
             if units and units % _BINARY[suffix] == 0:
                 return f"{units // _BINARY[suffix]}{suffix}"
     return str(units)
+
+
+def canonical(quantity: str | int) -> str:
+    """Write a quantity as Kubernetes writes it back: `1024Gi` is `1Ti`, `1500M` is `1500M`.
+
+    Raises:
+        ValueError: the text is not a quantity; the message carries it.
+
+    """
+    units, rest = divmod(parse(quantity), MILLI)
+    if rest:
+        return written(units * MILLI + rest)
+    binary = str(quantity).endswith("i") and abs(units) >= 1024
+    base, suffixes = (1024, _BINARY) if binary else (1000, _DECIMAL_ABOVE_ONE)
+    suffix = ""
+    for larger in suffixes:
+        if not units or units % base:
+            break
+        units, suffix = units // base, larger
+    return f"{units}{suffix}"

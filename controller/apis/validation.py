@@ -36,8 +36,8 @@ def problems(pool: NodePool) -> list[str]:
     """Say everything that keeps a NodePool from working; empty when nothing does."""
     template = pool.spec.template
     return [
-        *_label_problems(template.metadata.labels),
-        *_taint_problems([*template.spec.taints, *template.spec.startup_taints]),
+        *_label_problems(template.metadata.labels or {}),
+        *_taint_problems([*(template.spec.taints or ()), *(template.spec.startup_taints or ())]),
         *_requirement_problems(template.spec.requirements, pool_owned=True),
         *_amount_problems("limits", pool.spec.limits),
     ]

@@ -224,7 +224,7 @@ def pods(m: Machine, node_class: EC2NodeClass, limits: Limits) -> int:
         count = int(kubelet["maxPods"])
     elif family.eni_limited:
         count = eni_pods(
-            m, reserved_enis=limits.reserved_enis, network=node_class.spec.network_interfaces
+            m, reserved_enis=limits.reserved_enis, network=node_class.spec.network_interfaces or ()
         )
     else:
         count = family.pods
@@ -249,7 +249,7 @@ def ephemeral_storage(m: Machine, node_class: EC2NodeClass) -> int:
     spec, family = node_class.spec, family_of(node_class)
     if spec.instance_store_policy == "RAID0" and m.storage:
         return parse(f"{m.storage}G")
-    mappings = spec.block_device_mappings
+    mappings = spec.block_device_mappings or ()
     root = next((b for b in mappings if b.root_volume and _size(b)), None)
     if root:
         return parse(_size(root) or "20Gi")
@@ -307,7 +307,7 @@ def kube_reserved(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[
     if family.reserves_for_actual_pods:
         counted = pods(m, node_class, limits)
     else:
-        counted = eni_pods(m, network=node_class.spec.network_interfaces)
+        counted = eni_pods(m, network=node_class.spec.network_interfaces or ())
     defaults = {
         CPU: reserved_cpu(m.cpus * MILLI),
         MEMORY: (11 * counted + 255) * MIB * MILLI,
@@ -448,7 +448,7 @@ def suits(m: Machine, node_class: EC2NodeClass) -> bool:
     options = spec.cpu_options
     if options and options.nested_virtualization == "enabled" and not m.nested_virtualization:
         return False
-    return _takes(m, spec.network_interfaces)
+    return _takes(m, spec.network_interfaces or ())
 
 
 def _takes(m: Machine, interfaces: Sequence[NetworkInterface]) -> bool:

@@ -353,7 +353,7 @@ class Launcher:
         )
 
     def _tags(self, claim: NodeClaim, node_class: EC2NodeClass, cluster: str) -> dict[str, str]:
-        refused = nodeclasstags.forbidden(node_class.spec.tags)
+        refused = nodeclasstags.forbidden(node_class.spec.tags or {})
         if refused:
             raise NodeClassNotReadyError(
                 f"spec.tags of EC2NodeClass {node_class.metadata.name} sets "

@@ -289,7 +289,7 @@ class NodeClasses:
             user_data(family, Bootstrap(cluster=cluster, custom=spec.user_data or ""))
         except UserDataError as exc:
             raise WantingError("InvalidUserData", str(exc)) from exc
-        refused = nodeclasstags.forbidden(spec.tags)
+        refused = nodeclasstags.forbidden(spec.tags or {})
         if refused:
             raise WantingError(
                 "TagValidationFailed",

@@ -27,7 +27,7 @@ def forbidden(tags: Mapping[str, str]) -> list[str]:
 def owned(node_class: EC2NodeClass, cluster_name: str, installation: str) -> dict[str, str]:
     """Return the user's tags and those that say whose, and of which class, a resource is."""
     return {
-        **node_class.spec.tags,
+        **(node_class.spec.tags or {}),
         labels.tag_cluster_owned(cluster_name): "owned",
         labels.TAG_CLUSTER_NAME: cluster_name,
         labels.TAG_INSTALLATION: installation,

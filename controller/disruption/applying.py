@@ -77,7 +77,7 @@ def launched(
     return StateNode(
         node=Node(
             metadata=metadata,
-            spec=NodeSpec(provider_id=provider_id, taints=list(template.taints)),
+            spec=NodeSpec(provider_id=provider_id, taints=list(template.taints or ())),
             status=NodeStatus(
                 capacity=capacity,
                 allocatable=allocatable,
@@ -89,7 +89,7 @@ def launched(
             spec=NodeClaimSpec(
                 node_class_ref=template.node_class_ref,
                 requirements=list(new.requirements),
-                taints=list(template.taints),
+                taints=list(template.taints or ()),
                 termination_grace_period=template.termination_grace_period,
                 expire_after=template.expire_after,
             ),
@@ -118,7 +118,7 @@ def _labels(
     name: str, new: NewNode, pool: NodePool, kind: InstanceType, offering: Offering
 ) -> dict[str, str]:
     return {
-        **pool.spec.template.metadata.labels,
+        **(pool.spec.template.metadata.labels or {}),
         **new.labels,
         **node_labels(kind, offering),
         labels.NODEPOOL: pool.metadata.name,

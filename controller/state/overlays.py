@@ -121,7 +121,7 @@ def _ordered(overlays: Iterable[NodeOverlay]) -> list[NodeOverlay]:
 
 
 def _reader(overlay: NodeOverlay, pool: NodePool) -> Reader:
-    own = {**pool.spec.template.metadata.labels, labels.NODEPOOL: pool.metadata.name}
+    own = {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
     needed = requirements.read(overlay.spec.requirements)
     return Reader(overlay.spec, needed, requirements.of_labels(own))
 

@@ -43,12 +43,23 @@ class Answered:
 @cache
 def toolset() -> binaries.Toolset:
     """Return Karpenter's engine behind our program, and its kwok provider as it comes."""
-    sources = b"".join(path.read_bytes() for path in sorted(MODULE.glob("*.go")))
-    own = hashlib.sha256(sources).hexdigest()[:8]
+    return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
+
+
+@cache
+def hashing() -> binaries.Toolset:
+    """Return the program that prints Karpenter's hashes; apart, for it brings EC2's types along."""
+    return _ours("karpenter-hashes", MODULE / "hashes", {"hashes": "./hashes"})
+
+
+def _ours(name: str, sources: Path, packages: Mapping[str, str]) -> binaries.Toolset:
+    """Name a set by Karpenter's version and by our own sources."""
+    text = b"".join(path.read_bytes() for path in sorted(sources.glob("*.go")))
+    own = hashlib.sha256(text).hexdigest()[:8]
     return binaries.Toolset(
-        name=f"karpenter-{binaries.pinned(MODULE, KARPENTER)}-{own}",
+        name=f"{name}-{binaries.pinned(MODULE, KARPENTER)}-{own}",
         module=MODULE,
-        packages={"parity": ".", "kwok": f"{KARPENTER}/kwok"},
+        packages=packages,
         releases=[],
         ldflags="-s -w",
     )
@@ -57,6 +68,24 @@ def toolset() -> binaries.Toolset:
 def binary(name: str, progress: Progress = SILENCE) -> Path:
     """Return `parity` or `kwok` (Karpenter with its kwok provider), built when need be."""
     return binaries.Supply(progress=progress).obtain(toolset()) / name
+
+
+def karpenter_hashes(
+    objects: Iterable[Mapping[str, Any]], *, ca_bundle: str, progress: Progress = SILENCE
+) -> list[str]:
+    """Ask Karpenter for its hashes of NodePools and EC2NodeClasses, in their order.
+
+    Raises EngineFailedError.
+    """
+    done = subprocess.run(
+        [binaries.Supply(progress=progress).obtain(hashing()) / "hashes", ca_bundle],
+        input=b"\n".join(json.dumps(one).encode() for one in objects),
+        capture_output=True,
+        env={**os.environ, "TZ": "UTC"},
+    )
+    if done.returncode:
+        raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
+    return done.stdout.decode().split()
 
 
 def module_file(path: str, progress: Progress = SILENCE) -> Path:

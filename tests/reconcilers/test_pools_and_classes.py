@@ -7,7 +7,7 @@ import pytest
 
 from controller.apis import conditions, kinds, labels
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
 from controller.apis.nodepool import Budget, Disruption, NodePool, NodePoolStatus
 from controller.apis.taints import Requirement
 from controller.reconcilers.nodeclaim.expiration import Expiration
@@ -257,3 +257,40 @@ async def test_a_claim_ends_when_its_time_is_up(
     found = world.claim("claim")
     assert found is not None
     assert found.metadata.is_deleting is ends
+
+
+def made_by_karpenter(name: str, written: dict[str, str], *, drifted: bool = False) -> NodeClaim:
+    """A claim of the default pool and class, with the annotations of another version."""
+    given = make_pool().spec.template.spec.node_class_ref
+    told = [conditions.Condition(type="Drifted", status="True")] if drifted else []
+    return NodeClaim(
+        metadata=ObjectMeta(name=name, labels={labels.NODEPOOL: "default"}, annotations=written),
+        spec=NodeClaimSpec(node_class_ref=given),
+        status=NodeClaimStatus(conditions=told),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hashed", "version"),
+    [
+        pytest.param(labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION, id="class"),
+        pytest.param(labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION, id="pool"),
+    ],
+)
+async def test_a_new_way_of_hashing_makes_no_claim_drifted_and_heals_none_that_is(
+    world: World, readiness: Readiness, resolver: Resolver, hashed: str, version: str
+) -> None:
+    old = {hashed: "1", version: "v2"}
+    kept = made_by_karpenter("kept", old)
+    drifted = made_by_karpenter("drifted", old, drifted=True)
+    world.seed(make_class(), fresh_pool(), kept, drifted)
+
+    await resolver.reconcile("default")
+    await readiness.reconcile("default")
+
+    node_class = world.api.find(kinds.EC2_NODE_CLASS, "default")
+    assert node_class is not None
+    now = {**node_class.metadata.annotations, **stored_pool(world).metadata.annotations}
+    claims = {claim.metadata.name: claim.metadata.annotations for claim in world.claims()}
+    assert (claims["kept"][hashed], claims["kept"][version]) == (now[hashed], now[version])
+    assert (claims["drifted"][hashed], claims["drifted"][version]) == ("1", now[version])

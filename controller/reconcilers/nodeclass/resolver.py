@@ -10,9 +10,11 @@ from controller.apis import conditions, hashes, labels
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
 from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import NodeClaim
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
 from controller.state.cluster import Cluster
 from controller.telemetry.events import Recorder
@@ -66,6 +68,10 @@ class Resolver:
         patch: dict[str, object] = {}
         if any(node_class.metadata.annotations.get(k) != v for k, v in wanted.items()):
             patch["annotations"] = wanted
+            version = labels.NODECLASS_HASH_VERSION
+            if node_class.metadata.annotations.get(version) != wanted[version]:
+                users = self._users(node_class.metadata.name)
+                await rehashed(self.api, self.cluster, users, wanted, version=version)
         if labels.NODECLASS_FINALIZER not in node_class.metadata.finalizers:
             patch["finalizers"] = [*node_class.metadata.finalizers, labels.NODECLASS_FINALIZER]
         if not patch:
@@ -78,11 +84,7 @@ class Resolver:
         name = node_class.metadata.name
         if labels.NODECLASS_FINALIZER not in node_class.metadata.finalizers:
             return None
-        users = [
-            c.metadata.name
-            for c in self.cluster.list(NODE_CLAIM)
-            if c.spec.node_class_ref.name == name
-        ]
+        users = [c.metadata.name for c in self._users(name)]
         if users:
             await self.recorder.publish(
                 EC2_NODE_CLASS,
@@ -99,6 +101,9 @@ class Resolver:
         )
         log.info("deleted nodeclass", extra={"EC2NodeClass": name})
         return None
+
+    def _users(self, name: str) -> list[NodeClaim]:
+        return [c for c in self.cluster.list(NODE_CLAIM) if c.spec.node_class_ref.name == name]
 
 
 def _status(before: EC2NodeClass, after: EC2NodeClass) -> dict[str, object]:

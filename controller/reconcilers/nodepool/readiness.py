@@ -10,11 +10,11 @@ from controller.apis.conditions import Condition
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import DRIFTED
 from controller.apis.nodepool import NodePool
 from controller.apiserver.port import ApiServer
 from controller.disruption.missing import missing
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
 from controller.state.cluster import Cluster
 from controller.state.usage import usage
@@ -125,29 +125,17 @@ class Readiness:
         if all(before.get(k) == v for k, v in wanted.items()):
             return pool
         if before.get(labels.NODEPOOL_HASH_VERSION) != hashes.NODE_POOL_VERSION:
-            await self._migrate_claims(pool, wanted)
+            name = pool.metadata.name
+            claims = [
+                c
+                for c in self.cluster.list(NODE_CLAIM)
+                if c.metadata.labels.get(labels.NODEPOOL) == name
+            ]
+            version = labels.NODEPOOL_HASH_VERSION
+            await rehashed(self.api, self.cluster, claims, wanted, version=version)
         return await patched(
             self.api, self.cluster, NODE_POOL, pool, {"metadata": {"annotations": wanted}}
         )
-
-    async def _migrate_claims(self, pool: NodePool, wanted: dict[str, str]) -> None:
-        """Carry a new way of hashing over to the claims, without calling them drifted.
-
-        A claim that has drifted already keeps its old hash, so that it stays drifted.
-        """
-        version = {labels.NODEPOOL_HASH_VERSION: wanted[labels.NODEPOOL_HASH_VERSION]}
-        for claim in self.cluster.list(NODE_CLAIM):
-            if claim.metadata.labels.get(labels.NODEPOOL) != pool.metadata.name:
-                continue
-            if claim.metadata.annotations.get(labels.NODEPOOL_HASH_VERSION) in version.values():
-                continue
-            drifted = conditions.is_true(claim.status.conditions, DRIFTED)
-            updated = await self.api.patch(
-                NODE_CLAIM,
-                claim.metadata.name,
-                {"metadata": {"annotations": version if drifted else wanted}},
-            )
-            self.cluster.observe(NODE_CLAIM, updated)
 
 
 def _with_what_is_missing(found: list[Condition], pool: NodePool, now: datetime) -> list[Condition]:

@@ -25,7 +25,7 @@ def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> 
     template = pool.spec.template
     class_ref = template.spec.node_class_ref
     own_labels = {
-        **template.metadata.labels,
+        **(template.metadata.labels or {}),
         **node.labels,
         labels.NODEPOOL: pool.metadata.name,
         f"{class_ref.group}/{class_ref.kind.lower()}": class_ref.name,
@@ -80,7 +80,7 @@ def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> 
 def _annotations(pool: NodePool) -> dict[str, str]:
     kept = (labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION)
     hashes = {k: v for k, v in pool.metadata.annotations.items() if k in kept}
-    return {**pool.spec.template.metadata.annotations, **hashes}
+    return {**(pool.spec.template.metadata.annotations or {}), **hashes}
 
 
 def _owner(pool: NodePool) -> dict[str, Any]:

@@ -75,12 +75,12 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
 
     """
     template = pool.spec.template
-    hard = [taint for taint in template.spec.taints if taint.effect != PREFER_NO_SCHEDULE]
+    hard = [taint for taint in template.spec.taints or () if taint.effect != PREFER_NO_SCHEDULE]
     if untolerated(hard, spec.tolerations) is not None:
         return False
     offered = conjunction(
         read(template.spec.requirements),
-        of_labels({**template.metadata.labels, labels.NODEPOOL: pool.metadata.name}),
+        of_labels({**(template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}),
     )
     return any(
         all(meets(offered.get(key), needed, key=key) for key, needed in alternative.items())

@@ -123,7 +123,7 @@ def template(pool: NodePool) -> PoolTemplate:
 
     """
     spec = pool.spec.template.spec
-    own_labels = {**pool.spec.template.metadata.labels, labels.NODEPOOL: pool.metadata.name}
+    own_labels = {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
     reference = spec.node_class_ref
     own_labels[f"{reference.group}/{reference.kind.lower()}"] = reference.name
     return PoolTemplate(
@@ -133,7 +133,7 @@ def template(pool: NodePool) -> PoolTemplate:
             requirements.read(spec.requirements), requirements.of_labels(own_labels)
         ),
         minimums=requirements.minimum_values(spec.requirements),
-        taints=tuple(spec.taints),
+        taints=tuple(spec.taints or ()),
         labels=own_labels,
         limits=resources.parsed(pool.spec.limits),
         terms=tuple(spec.requirements),
