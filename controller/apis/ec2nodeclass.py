@@ -29,6 +29,19 @@ FAMILY_OF_ALIAS = {
 }
 """AMI families by the name they have in an alias such as `al2023@latest`."""
 
+RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
+"""What the kubelet can keep back for the system and for itself."""
+
+EVICTION_SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "pid.available",
+)
+"""What the kubelet watches to know when pods must go."""
+
 
 class SelectorTerm(Wire):
     """Finds subnets, security groups, images or reservations; terms are OR-ed, fields AND-ed."""

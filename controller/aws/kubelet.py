@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from controller.apis.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.quantities import parse
 from controller.aws.families import Family
 
-RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
-SIGNALS = (
-    "memory.available",
-    "nodefs.available",
-    "nodefs.inodesFree",
-    "imagefs.available",
-    "imagefs.inodesFree",
-    "pid.available",
-)
 COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
 PERCENTAGES = ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")
 
@@ -95,8 +87,8 @@ def _thresholds(name: str, thresholds: Any) -> Iterator[str]:
         yield f"{name} must be a map of signal to threshold"
         return
     for signal, threshold in thresholds.items():
-        if signal not in SIGNALS:
-            yield f"{name}: {signal!r} is not one of {', '.join(SIGNALS)}"
+        if signal not in EVICTION_SIGNALS:
+            yield f"{name}: {signal!r} is not one of {', '.join(EVICTION_SIGNALS)}"
         elif not _is_amount(threshold) and not _is_share(threshold):
             yield f"{name}.{signal}: {threshold!r} is neither a quantity nor 0% to 100%"
 

@@ -11,12 +11,13 @@ from controller.apis.crds.definitions import AGE, Column, condition, definition
 from controller.apis.crds.schemas import (
     INT32,
     INT64,
+    QUANTITY,
     Schema,
-    anything,
     array,
     boolean,
     default_of,
     fields,
+    int_or_string,
     integer,
     mapping,
     rule,
@@ -24,7 +25,9 @@ from controller.apis.crds.schemas import (
 )
 from controller.apis.ec2nodeclass import (
     CUSTOM,
+    EVICTION_SIGNALS,
     FAMILY_OF_ALIAS,
+    RESERVABLE,
     CapacityReservationStatus,
     EC2NodeClassSpec,
     MetadataOptions,
@@ -91,9 +94,7 @@ def _spec() -> Schema:
         ipPrefixCount=integer(
             "How many IPv4 prefixes each instance gets from the start.", form=INT32, minimum=0
         ),
-        kubelet=anything(
-            "Settings of the kubelet, as in its own configuration file; checked by the controller."
-        ),
+        kubelet=_kubelet(),
         metadataOptions=_metadata_options(),
         networkInterfaces=_network_interfaces(),
         placementGroupSelector=fields(
@@ -362,6 +363,81 @@ def _network_interfaces() -> Schema:
             ),
         ],
     )
+
+
+def _kubelet() -> Schema:
+    return fields(
+        "Settings of the kubelet, as in its own configuration file. Those that Joiner reads are "
+        "checked here, all others by the controller.",
+        others=True,
+        clusterDNS=array("Addresses of the cluster's DNS.", {"type": "string"}),
+        cpuCFSQuota=boolean("Whether CPU limits of containers are enforced."),
+        evictionHard=_thresholds("evictionHard", "Below these pods go at once."),
+        evictionMaxPodGracePeriod=integer(
+            "The longest that a pod may take to end when it is evicted softly, in seconds.",
+            form=INT32,
+        ),
+        evictionSoft=_thresholds("evictionSoft", "Below these pods go after a while."),
+        evictionSoftGracePeriod=_named(
+            "evictionSoftGracePeriod", "How long that while is.", {"type": "string"}
+        ),
+        imageGCHighThresholdPercent=_percent("Above it images that nobody uses are removed."),
+        imageGCLowThresholdPercent=_percent("Below it no image is removed."),
+        kubeReserved=_reserved("kubeReserved", "What is kept back for the kubelet."),
+        maxPods=_count("The most pods on a node."),
+        podsPerCore=_count("The most pods for each core."),
+        systemReserved=_reserved("systemReserved", "What is kept back for the system."),
+        rules=[
+            rule(
+                "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent)"
+                " || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
+                "imageGCHighThresholdPercent must be above imageGCLowThresholdPercent",
+            ),
+            *(
+                rule(
+                    f"!has(self.{one}) || self.{one}.all(k, "
+                    f"has(self.{other}) && k in self.{other})",
+                    f"{other} must name the signals of {one}",
+                )
+                for one, other in (
+                    ("evictionSoft", "evictionSoftGracePeriod"),
+                    ("evictionSoftGracePeriod", "evictionSoft"),
+                )
+            ),
+        ],
+    )
+
+
+def _count(about: str) -> Schema:
+    # Text is let through for the controller to judge, as it is by Karpenter 1.15.
+    return int_or_string(about, minimum=0, maximum=2**31 - 1)
+
+
+def _percent(about: str) -> Schema:
+    return integer(about, form=INT32, minimum=0, maximum=100)
+
+
+def _thresholds(name: str, about: str) -> Schema:
+    percent = r"(\d{1,2}(\.\d{1,2})?|100(\.0{1,2})?)%"
+    return _named(name, about, {"type": "string", "pattern": rf"^({percent}|{QUANTITY})$"})
+
+
+def _named(name: str, about: str, values: Schema) -> Schema:
+    return _keyed(name, about, values, EVICTION_SIGNALS)
+
+
+def _reserved(name: str, about: str) -> Schema:
+    amounts = {"type": "string", "pattern": rf"^{QUANTITY}$"}
+    negative = rule(
+        "self.all(k, !self[k].startsWith('-'))", f"amounts of {name} may not be negative"
+    )
+    return _keyed(name, about, amounts, RESERVABLE, negative)
+
+
+def _keyed(name: str, about: str, values: Schema, allowed: Sequence[str], *rules: Schema) -> Schema:
+    keys = ", ".join(f"'{key}'" for key in allowed)
+    known = rule(f"self.all(k, k in [{keys}])", f"keys of {name} are " + ", ".join(allowed))
+    return mapping(about, values, rules=[known, *rules])
 
 
 def _connection_tracking() -> Schema:

@@ -18,6 +18,10 @@ Schema = dict[str, Any]
 INT32 = "int32"
 INT64 = "int64"
 
+_NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+QUANTITY = rf"(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?"
+"""The pattern of a quantity such as `1500m` or `2Gi`, with neither start nor end."""
+
 
 def rule(condition: str, message: str) -> Schema:
     """Refuse objects for which the CEL condition does not hold, with this message."""
@@ -80,15 +84,17 @@ def fields(
     required: Sequence[str] = (),
     default: dict[str, Any] | None = None,
     rules: Sequence[Schema] = (),
+    others: bool = False,
     **properties: Schema,
 ) -> Schema:
-    """An object with these fields."""
+    """An object with these fields; `others` are kept too, whatever they are."""
     return _schema(
         "object",
         about,
         default=default,
         required=list(required) or None,
         properties=properties,
+        kubernetes={"preserve-unknown-fields": True} if others else {},
         rules=rules,
     )
 
@@ -136,19 +142,17 @@ def array(
     )
 
 
-def anything(about: str) -> Schema:
-    """An object whose fields are kept as they are, whatever they are."""
-    return _schema("object", about, kubernetes={"preserve-unknown-fields": True})
-
-
 def quantity(about: str = "") -> Schema:
     """A Kubernetes quantity: a number, or text such as `1500m` or `2Gi`."""
-    number = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
-    suffix = rf"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{number}))?"
+    return int_or_string(about, pattern=rf"^{QUANTITY}$")
+
+
+def int_or_string(about: str = "", **facets: Any) -> Schema:
+    """A whole number or text; each facet binds the one it is about."""
     return {
         **({"description": about} if about else {}),
         "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "pattern": rf"^(\+|-)?{number}{suffix}$",
+        **facets,
         "x-kubernetes-int-or-string": True,
     }
 
