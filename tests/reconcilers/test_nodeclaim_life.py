@@ -226,6 +226,36 @@ async def test_a_node_that_is_not_ready_for_pods_says_what_it_waits_for(
     assert (condition.status, condition.reason) == ("Unknown", reason)
 
 
+@pytest.mark.parametrize(
+    "labelled", [pytest.param(True, id="by others"), pytest.param(False, id="by its kubelet")]
+)
+async def test_a_node_that_is_made_unregistered_again_before_it_is_initialized_heals(
+    world: World, lifecycle: Lifecycle, labelled: bool
+) -> None:
+    startup = Taint(key="cni", effect="NoSchedule")
+    claim = await launched(world, lifecycle, startup_taints=[startup])
+    joined = world.join(claim, ready=False)
+    await lifecycle.reconcile("claim")
+    registered = world.node("node-of-claim")
+    assert registered is not None
+    # Whoever put the startup taint there has taken it away since.
+    again = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
+    spec = msgspec.structs.replace(registered.spec, taints=[again])
+    metadata = registered.metadata if labelled else joined.metadata
+    ready = [conditions.Condition(type="Ready", status="True")]
+    status = msgspec.structs.replace(registered.status, conditions=ready)
+    world.seed(Node(metadata=metadata, spec=spec, status=status))
+
+    await lifecycle.reconcile("claim")
+
+    node, after = world.node("node-of-claim"), world.claim("claim")
+    assert node is not None
+    assert after is not None
+    assert node.spec.taints == ([] if labelled else [startup])
+    assert node.metadata.labels[labels.REGISTERED] == "true"
+    assert conditions.is_true(after.status.conditions, INITIALIZED) == labelled
+
+
 def _bootstrapped(node: Node) -> Node:
     """The bootstrap script registered with the taints itself: they are not synced again."""
     metadata = msgspec.structs.replace(node.metadata, labels={labels.DO_NOT_SYNC_TAINTS: "true"})

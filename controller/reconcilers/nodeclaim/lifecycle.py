@@ -193,6 +193,7 @@ class Lifecycle:
 
     async def _register(self, claim: NodeClaim) -> NodeClaim | None:
         if conditions.is_true(claim.status.conditions, REGISTERED):
+            await self._register_again(claim)
             return claim
         nodes = self.cluster.nodes_of(claim)
         if len(nodes) > 1:
@@ -225,6 +226,14 @@ class Lifecycle:
             claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
         )
         return await self._with_condition(claim, REGISTERED, "True")
+
+    async def _register_again(self, claim: NodeClaim) -> None:
+        node = self.cluster.get(NODE, claim.status.node_name)
+        done = conditions.is_true(claim.status.conditions, INITIALIZED)
+        if done or node is None or not registration.is_undone(node):
+            return
+        held = taints.is_held(node.spec.taints)
+        self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))
 
     async def _let_pods_in(self, claim: NodeClaim) -> timedelta | None:
         node = self.cluster.get(NODE, claim.status.node_name)

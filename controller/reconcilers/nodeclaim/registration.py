@@ -25,6 +25,14 @@ async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool =
     )
 
 
+def is_undone(node: Node) -> bool:
+    """Whether a node that was registered says that it is not.
+
+    Its kubelet has made it anew, or somebody has written back taints that were read before.
+    """
+    return any(taint.key == labels.UNREGISTERED_TAINT for taint in node.spec.taints)
+
+
 def owner_reference(claim: NodeClaim) -> dict[str, Any]:
     """Return the reference by which a Node goes with its claim."""
     return {
@@ -55,13 +63,17 @@ def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
 def _taints(claim: NodeClaim, node: Node, *, held: bool) -> list[dict[str, Any]]:
     """Merge the claim's taints in, by key and effect; the unregistered taint goes."""
     taints = {(t.key, t.effect): t for t in node.spec.taints}
-    # The bootstrap script already registered with them; a startup taint that its
+    # The bootstrap script, or we, already registered with them; a startup taint that its
     # owner has removed since must not come back.
-    if node.metadata.labels.get(labels.DO_NOT_SYNC_TAINTS) != "true":
+    if not {labels.DO_NOT_SYNC_TAINTS, labels.REGISTERED} & _true(node):
         taints |= {(t.key, t.effect): t for t in (*claim.spec.taints, *claim.spec.startup_taints)}
     if held:
         taints[(HELD.key, HELD.effect)] = HELD
     return [_wire(t) for t in taints.values() if t.key != labels.UNREGISTERED_TAINT]
+
+
+def _true(node: Node) -> set[str]:
+    return {label for label, value in node.metadata.labels.items() if value == "true"}
 
 
 def _wire(taint: Taint) -> dict[str, Any]:
