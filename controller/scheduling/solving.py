@@ -210,6 +210,7 @@ class Solve:
                 weight=weights[self._market.variant_of[kinds]],
                 pins=[one.pins for one in families.classes],
                 rules=rules,
+                bound=[one.is_bound for one in families.classes],
                 others=families.others,
                 all_rules=list(dict.fromkeys(rules)),
             ),

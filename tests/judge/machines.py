@@ -12,6 +12,14 @@ ZONE = "topology.kubernetes.io/zone"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A type and an offering with which the cloud may answer a claim."""
+
+    kind: Object
+    offering: Object
+
+
 @dataclass(slots=True)
 class Machine:
     """A node, what daemons take there, and who runs there."""

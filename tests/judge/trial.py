@@ -5,7 +5,8 @@ pods are bound to them one after the other. An answer is right when some order b
 pod to the node it was promised, whichever machines the cloud hands out.
 
 What is checked beside: each waiting pod is answered exactly once, pools keep their
-limits, `minValues` hold, and every price is that of the cheapest open offering.
+limits and come in the order of their weights, `minValues` hold, and every price is that of the
+cheapest open offering.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.judge.binding import Lookup, bound_in_some_order, hard_spreads
-from tests.judge.machines import HOSTNAME, INSTANCE_TYPE, Machine, standing, with_aliases
+from tests.judge.machines import HOSTNAME, INSTANCE_TYPE, Choice, Machine, standing, with_aliases
+from tests.judge.poolorder import POOL_ORDER, RESERVATION, PoolOrder
 from tests.judge.rules import (
     ONE,
     Amounts,
@@ -37,7 +39,6 @@ from tests.judge.rules import (
 )
 from tests.judge.volumes import Volumes
 
-RESERVATION = "karpenter.k8s.aws/capacity-reservation-id"
 NODE_POOL = "karpenter.sh/nodepool"
 
 MOST_TYPES = 600
@@ -63,31 +64,23 @@ class Finding:
         return f"{self.rule}: {self.subject}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A type and an offering with which the cloud may answer a claim."""
-
-    kind: Object
-    offering: Object
-
-
 class Trial:
     """An answer under examination."""
 
     def __init__(self, world: Object, answer: Object, types: Sequence[Object]) -> None:
         """Read both; `types` are the world's instance types written out."""
-        self._world, self._answer = world, answer
-        self._types = {one["name"]: one for one in types}
-        self._pools = {one["metadata"]["name"]: one for one in world.get("nodePools", [])}
-        self._pods = {key_of(pod): pod for pod in world["pods"] if not pod["spec"].get("nodeName")}
-        self._volumes, self._lookup = Volumes(world), Lookup(world)
+        self.world, self.answer = world, answer
+        self.types = {one["name"]: one for one in types}
+        self.pools = {one["metadata"]["name"]: one for one in world.get("nodePools", [])}
+        self.pods = {key_of(pod): pod for pod in world["pods"] if not pod["spec"].get("nodeName")}
+        self.volumes, self.lookup = Volumes(world), Lookup(world)
         self._asked: dict[int, Amounts] = {}
         self._found: dict[tuple[str, str], Finding] = {}
 
     def findings(self) -> list[Finding]:
         """Return every broken rule found, once for each pod or node."""
         self._everyone_once()
-        choices = [self._choices(index) for index in range(len(self._answer["newNodes"]))]
+        choices = [self._choices(index) for index in range(len(self.answer["newNodes"]))]
         if self._found:
             return sorted(self._found.values())
         self._sums()
@@ -101,56 +94,56 @@ class Trial:
         chance = random.Random(0)
         return [
             self._machine(index, self._choices(index)[0], chance)
-            for index in range(len(self._answer["newNodes"]))
+            for index in range(len(self.answer["newNodes"]))
         ]
 
     def cheapest(self) -> list[tuple[Object, Machine]]:
         """Return who is where, what runs already included, on the cheapest machines allowed."""
-        machines = standing(self._world)
+        machines = standing(self.world)
         placed = [(pod, machine) for machine in machines.values() for pod in machine.pods]
-        for name, keys in self._answer["existingNodes"].items():
-            placed += [(pod, machines[name]) for pod in self._named(keys)]
-        for machine, node in zip(self.machines(), self._answer["newNodes"], strict=True):
-            placed += [(pod, machine) for pod in self._named(node["pods"])]
+        for name, keys in self.answer["existingNodes"].items():
+            placed += [(pod, machines[name]) for pod in self.named(keys)]
+        for machine, node in zip(self.machines(), self.answer["newNodes"], strict=True):
+            placed += [(pod, machine) for pod in self.named(node["pods"])]
         return placed
 
     def _report(self, rule: str, subject: str, text: str) -> None:
         self._found.setdefault((rule, subject), Finding(rule, subject, text))
 
     def _everyone_once(self) -> None:
-        answered: Counter[str] = Counter(list(self._answer["unschedulable"]))
-        for node in self._answer["newNodes"]:
+        answered: Counter[str] = Counter(list(self.answer["unschedulable"]))
+        for node in self.answer["newNodes"]:
             answered.update(node["pods"])
-        for pods in self._answer["existingNodes"].values():
+        for pods in self.answer["existingNodes"].values():
             answered.update(pods)
-        for key in answered.keys() | self._pods.keys():
-            if answered[key] != 1 or key not in self._pods:
+        for key in answered.keys() | self.pods.keys():
+            if answered[key] != 1 or key not in self.pods:
                 self._report("conservation", key, f"answered {answered[key]} times")
 
     def _sums(self) -> None:
         """The cost is that of the nodes, and no less than its bound; no node is in vain."""
-        cost, bound = self._answer["cost"], self._answer.get("lowerBound", 0.0)
-        total = sum(node["price"] for node in self._answer["newNodes"])
+        cost, bound = self.answer["cost"], self.answer.get("lowerBound", 0.0)
+        total = sum(node["price"] for node in self.answer["newNodes"])
         if abs(total - cost) > 1e-6 * max(total, 1.0):
             self._report("cost", "answer", f"{cost} instead of {total}")
         if bound > cost * (1 + 1e-9) + 1e-9:
             self._report("lower bound", "answer", f"{bound} of {cost}")
-        for index, node in enumerate(self._answer["newNodes"]):
+        for index, node in enumerate(self.answer["newNodes"]):
             if not node["pods"] or len(node["instanceTypes"]) > MOST_TYPES:
                 text = f"{len(node['pods'])} pods, {len(node['instanceTypes'])} types"
                 self._report("new node", f"new node {index}", text)
-        for key, causes in self._answer["unschedulable"].items():
+        for key, causes in self.answer["unschedulable"].items():
             if not causes:
                 self._report("cause", key, "left over without one")
 
     # What the cloud may choose.
 
     def _choices(self, index: int) -> list[Choice]:
-        node = self._answer["newNodes"][index]
+        node = self.answer["newNodes"][index]
         found = []
         for name in node["instanceTypes"]:
-            kind = self._types[name]
-            found += [Choice(kind, one) for one in kind["offerings"] if self._open(kind, one, node)]
+            kind = self.types[name]
+            found += [Choice(kind, one) for one in kind["offerings"] if self.open(kind, one, node)]
         found.sort(key=lambda one: (one.offering["price"], one.kind["name"]))
         subject = f"new node {index}"
         if not found:
@@ -160,7 +153,8 @@ class Trial:
             self._report("price", subject, f"{node['price']} instead of {price}")
         return found
 
-    def _open(self, kind: Object, offering: Object, node: Object) -> bool:
+    def open(self, kind: Object, offering: Object, node: Object) -> bool:
+        """Whether the requirements of a node leave the cloud this choice."""
         if not offering.get("available", True):
             return False
         known = defaultdict(list)
@@ -179,8 +173,11 @@ class Trial:
         return True
 
     def _machine(self, index: int, choice: Choice, chance: random.Random) -> Machine:
-        node = self._answer["newNodes"][index]
-        pool = self._pools[node["nodePool"]]
+        return self.launched(self.answer["newNodes"][index], f"new-{index}", choice, chance)
+
+    def launched(self, node: Object, name: str, choice: Choice, chance: random.Random) -> Machine:
+        """Return a new node as the cloud makes it by this choice."""
+        pool = self.pools[node["nodePool"]]
         template = pool["spec"]["template"]
         labels: dict[str, str] = {}
         for term in node["requirements"]:
@@ -201,7 +198,7 @@ class Trial:
                 labels[term["key"]] = values[0]
         labels |= choice.offering["requirements"]
         labels |= {NODE_POOL: node["nodePool"], INSTANCE_TYPE: choice.kind["name"]}
-        labels[HOSTNAME] = name = f"new-{index}"
+        labels[HOSTNAME] = name
         capacity = amounts(choice.kind["capacity"])
         capacity.setdefault("pods", 110 * ONE)
         overhead = amounts(choice.kind.get("overhead"))
@@ -219,37 +216,39 @@ class Trial:
 
     def _pool_rules(self, choices: Sequence[Sequence[Choice]]) -> None:
         drawn: defaultdict[str, Amounts] = defaultdict(dict)
-        for node in self._world.get("nodes", []) + self._in_flight():
+        for node in self.world.get("nodes", []) + self._in_flight():
             if pool := node["metadata"].get("labels", {}).get(NODE_POOL):
                 capacity = amounts(node["status"].get("capacity"))
                 drawn[pool] = plus(drawn[pool], capacity, {"nodes": ONE})
         for index, open_ in enumerate(choices):
-            node = self._answer["newNodes"][index]
+            node = self.answer["newNodes"][index]
             name = node["nodePool"]
             largest = most(*(amounts(one.kind["capacity"]) for one in open_))
             drawn[name] = plus(drawn[name], largest, {"nodes": ONE})
             self._template_rules(index, open_)
-            if "replicas" in self._pools[name]["spec"]:
+            if "replicas" in self.pools[name]["spec"]:
                 self._report("static pool", f"new node {index}", f"of {name}")
         self._reservations()
-        for name, pool in self._pools.items():
-            if not any(one["nodePool"] == name for one in self._answer["newNodes"]):
+        for name, pool in self.pools.items():
+            if not any(one["nodePool"] == name for one in self.answer["newNodes"]):
                 continue
             for resource, limit in amounts(pool["spec"].get("limits")).items():
                 if drawn[name].get(resource, 0) > limit:
                     self._report("limit", name, f"{resource}: {drawn[name][resource] / ONE}")
+        for index, text in PoolOrder(self, drawn).strays(choices):
+            self._report(POOL_ORDER, f"new node {index}", text)
 
     def _reservations(self) -> None:
         """No set of reservations has fewer instances than there are nodes that need one of them."""
         counts = {
             place[RESERVATION]: offering.get("reservationCapacity", 0)
-            for kind in self._types.values()
+            for kind in self.types.values()
             for offering in kind["offerings"]
             if RESERVATION in (place := offering["requirements"])
         }
         asked = [
             frozenset(term["values"])
-            for node in self._answer["newNodes"]
+            for node in self.answer["newNodes"]
             for term in node["requirements"]
             if term["key"] == RESERVATION and term["operator"] == "In"
         ]
@@ -259,17 +258,17 @@ class Trial:
                 self._report("reservation", ", ".join(sorted(named)), f"{number} nodes")
 
     def _in_flight(self) -> list[Object]:
-        there = {one["spec"].get("providerID") for one in self._world.get("nodes", [])}
+        there = {one["spec"].get("providerID") for one in self.world.get("nodes", [])}
         return [
             one
-            for one in self._world.get("nodeClaims", [])
+            for one in self.world.get("nodeClaims", [])
             if one.get("status", {}).get("providerID") not in there
         ]
 
     def _template_rules(self, index: int, open_: Sequence[Choice]) -> None:
-        node = self._answer["newNodes"][index]
-        template = self._pools[node["nodePool"]]["spec"]["template"]["spec"]
-        best_effort = self._world.get("settings", {}).get("MIN_VALUES_POLICY") == "BestEffort"
+        node = self.answer["newNodes"][index]
+        template = self.pools[node["nodePool"]]["spec"]["template"]["spec"]
+        best_effort = self.world.get("settings", {}).get("MIN_VALUES_POLICY") == "BestEffort"
         for term in template.get("requirements") or []:
             if term.get("minValues") and not best_effort:
                 values = set()
@@ -292,9 +291,9 @@ class Trial:
 
     def _certain_domains(self, choices: Sequence[Sequence[Choice]]) -> None:
         """Pods that are spread over domains know theirs before the cloud chooses."""
-        for node, open_ in zip(self._answer["newNodes"], choices, strict=True):
+        for node, open_ in zip(self.answer["newNodes"], choices, strict=True):
             places = [one.offering["requirements"] for one in open_]
-            for pod in self._named(node["pods"]):
+            for pod in self.named(node["pods"]):
                 for term in hard_spreads(pod):
                     values = {place.get(term["topologyKey"]) for place in places}
                     if len(values) > 1:
@@ -314,29 +313,31 @@ class Trial:
 
     def _every_option(self, choices: Sequence[Sequence[Choice]], chance: random.Random) -> None:
         for index, open_ in enumerate(choices):
-            pods = self._named(self._answer["newNodes"][index]["pods"])
-            template = self._pools[self._answer["newNodes"][index]["nodePool"]]["spec"]["template"]
+            pods = self.named(self.answer["newNodes"][index]["pods"])
+            template = self.pools[self.answer["newNodes"][index]["nodePool"]]["spec"]["template"]
             wanted = template["spec"].get("requirements") or []
             sample = open_ if len(open_) <= OPTIONS else chance.sample(list(open_), OPTIONS)
             for choice in sample:
                 machine = self._machine(index, choice, chance)
-                self._with_daemons(machine)
+                self.with_daemons(machine)
                 what = f"{choice.kind['name']} {choice.offering['requirements']}"
                 if not matches(machine.labels, wanted):
                     self._report("pool", machine.name, f"not of the pool's requirements: {what}")
                 self._on_machine(machine, pods, what)
 
-    def _named(self, keys: Iterable[str]) -> list[Object]:
-        return [self._pods[key] for key in keys]
+    def named(self, keys: Iterable[str]) -> list[Object]:
+        """Return pods by their names."""
+        return [self.pods[key] for key in keys]
 
-    def _with_daemons(self, machine: Machine) -> None:
+    def with_daemons(self, machine: Machine) -> None:
+        """Let those daemons run on a machine that do."""
         running = {
             owner.get("name")
             for pod in machine.pods
             for owner in pod["metadata"].get("ownerReferences", [])
             if owner.get("kind") == "DaemonSet"
         }
-        for daemon in self._world.get("daemonSets", []):
+        for daemon in self.world.get("daemonSets", []):
             pod = daemon["spec"]["template"]
             here = tolerates(pod, machine.taints) and node_selected(
                 pod, machine.labels, machine.name
@@ -356,7 +357,7 @@ class Trial:
             if not tolerates(pod, machine.taints):
                 self._report("taint", key_of(pod), f"not on {machine.name}, {what}")
         for pod in pods:
-            if not self._volumes.reachable(pod, machine):
+            if not self.volumes.reachable(pod, machine):
                 self._report("volume", key_of(pod), f"not from {machine.name}, {what}")
         self._room(machine, pods, what)
         taken = list(machine.daemon_ports)
@@ -368,20 +369,21 @@ class Trial:
             taken += ports(pod)
         attached: dict[str, set[str]] = defaultdict(set)
         for pod in (*machine.pods, *pods):
-            for driver, name in self._volumes.attached(pod):
+            for driver, name in self.volumes.attached(pod):
                 attached[driver].add(name)
         for driver, limit in machine.attachable.items():
             if pods and len(attached[driver]) > limit:
                 self._report("volume limit", machine.name, f"{len(attached[driver])} of {driver}")
 
-    def _requests(self, pod: Object) -> Amounts:
+    def requests(self, pod: Object) -> Amounts:
+        """Return what a pod asks for; remembered."""
         if id(pod) not in self._asked:
             self._asked[id(pod)] = requests(pod)
         return self._asked[id(pod)]
 
     def _room(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
-        wanted = plus(*(self._requests(pod) for pod in pods))
-        asked = plus(wanted, *(self._requests(pod) for pod in machine.pods), machine.daemons)
+        wanted = plus(*(self.requests(pod) for pod in pods))
+        asked = plus(wanted, *(self.requests(pod) for pod in machine.pods), machine.daemons)
         for name, value in asked.items():
             if wanted.get(name) and value > machine.allocatable.get(name, 0):
                 have = machine.allocatable.get(name, 0)
@@ -393,37 +395,37 @@ class Trial:
 
         Nodes are the cheapest machines allowed.
         """
-        machines = [*standing(self._world).values(), *self.machines()]
+        machines = [*standing(self.world).values(), *self.machines()]
         by_name = {one.name: one for one in machines}
         running = sum(len(one.pods) for one in machines)
         assigned = [
             (pod, by_name[name])
             for name, keys in self._places().items()
-            for pod in self._named(keys)
+            for pod in self.named(keys)
         ]
-        play, _ = bound_in_some_order(machines, assigned, self._lookup, random.Random(0))
+        play, _ = bound_in_some_order(machines, assigned, self.lookup, random.Random(0))
         return [key_of(pod) for pod, _ in play.bound[running:]]
 
     def _places(self) -> dict[str, Sequence[str]]:
-        new = {f"new-{index}": one["pods"] for index, one in enumerate(self._answer["newNodes"])}
-        return {**self._answer["existingNodes"], **new}
+        new = {f"new-{index}": one["pods"] for index, one in enumerate(self.answer["newNodes"])}
+        return {**self.answer["existingNodes"], **new}
 
     def _play(self, chosen: Sequence[Choice], chance: random.Random) -> None:
-        machines = standing(self._world)
+        machines = standing(self.world)
         assigned: list[tuple[Object, Machine]] = []
-        for name, keys in self._answer["existingNodes"].items():
+        for name, keys in self.answer["existingNodes"].items():
             if name not in machines:
                 self._report("existence", name, "no such node")
                 return
-            self._with_daemons(machines[name])
-            self._on_machine(machines[name], self._named(keys), "as it is")
-            assigned += [(pod, machines[name]) for pod in self._named(keys)]
+            self.with_daemons(machines[name])
+            self._on_machine(machines[name], self.named(keys), "as it is")
+            assigned += [(pod, machines[name]) for pod in self.named(keys)]
         for index, choice in enumerate(chosen):
             machine = self._machine(index, choice, chance)
             machines[machine.name] = machine
-            keys = self._answer["newNodes"][index]["pods"]
-            assigned += [(pod, machine) for pod in self._named(keys)]
-        _, stuck = bound_in_some_order(list(machines.values()), assigned, self._lookup, chance)
+            keys = self.answer["newNodes"][index]["pods"]
+            assigned += [(pod, machine) for pod in self.named(keys)]
+        _, stuck = bound_in_some_order(list(machines.values()), assigned, self.lookup, chance)
         for pod, reason in stuck:
             self._report("topology", key_of(pod), reason)
 

@@ -8,7 +8,8 @@ prove.
 Pods that are equal but for their names are interchangeable: which of them stays behind is
 nobody's concern, only how many. Karpenter is a measure only where it keeps the rules
 itself, so a world in which the judge finds fault with its answer is compared no
-further; the fault is listed instead.
+further; the fault is listed instead. Where it only goes past the order of pools by weight,
+what it pays less for that is a difference.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from controller.scheduling.answers import answer
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import from_names
 from controller.state.world import load
+from tests.judge.poolorder import POOL_ORDER
 from tests.judge.rules import key_of
 from tests.judge.trial import Finding, findings
 from tests.parity import wishes
@@ -75,16 +77,19 @@ def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] 
         failures += _disproved(world, {"ours": our})
         differences.append(f"Karpenter gives no answer: {their['error']}")
         return Verdict(tuple(failures), tuple(differences), (), our["cost"], 0.0)
-    faults = findings(world, their, types)
+    theirs = findings(world, their, types)
+    # Whom a node of Karpenter's takes in that is there, it takes whatever its pool.
+    faults = [one for one in theirs if one.rule != POOL_ORDER]
+    is_ordered = len(faults) == len(theirs)
     failures += _disproved(world, {"ours": our} | ({"Karpenter's": their} if not faults else {}))
     if not faults:
         scarce = bool(SHARED & set(features))
         failures += _left_over(world, our, their, scarce=scarce)
         if not failures:
             dear, why = _dearer(world, our, their)
-            failures += dear
-            differences += why
-    return Verdict(tuple(failures), tuple(differences), tuple(faults), our["cost"], their["cost"])
+            failures += dear if is_ordered else []
+            differences += why if is_ordered else [f"{one}, out of order" for one in (*dear, *why)]
+    return Verdict(tuple(failures), tuple(differences), tuple(theirs), our["cost"], their["cost"])
 
 
 def _disproved(world: World, answers: Mapping[str, Answer]) -> list[str]:
@@ -130,6 +135,8 @@ def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[s
     if our["cost"] > their["cost"] + CENT:
         if mine > theirs:
             return [], [f"dearer: {text}, {granted}"]
+        if _by_weight(world, our) > _by_weight(world, their):
+            return [], [f"dearer: {text}, more pods in heavier pools"]
         return [f"dearer: {text}"], []
     ignored = world.get("settings", {}).get("PREFERENCE_POLICY") == "Ignore"
     if mine < theirs and not ignored:
@@ -137,6 +144,15 @@ def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[s
             return [], [f"fewer wishes: {granted}, but cheaper: {text}"]
         return [f"fewer wishes: {granted}, at the same price"], []
     return [], []
+
+
+def _by_weight(world: World, found: Answer) -> list[int]:
+    """Return how many pods go to new nodes of each weight, greatest first."""
+    weights = {one["metadata"]["name"]: one["spec"].get("weight", 0) for one in world["nodePools"]}
+    return [
+        sum(len(n["pods"]) for n in found["newNodes"] if weights[n["nodePool"]] == weight)
+        for weight in sorted(set(weights.values()), reverse=True)
+    ]
 
 
 def _kinds(world: World) -> dict[str, str]:

@@ -209,6 +209,13 @@ MUTATIONS = (
         "if True:",
         "volumes,volumes_and_spread",
     ),
+    Mutation(
+        "pods join cheaper nodes whatever the weight of their pool",
+        f"{SCHEDULING}/packing/rearranging.py",
+        "if weight == self._heaviest:",
+        "if True:",
+        "weights,limits",
+    ),
 )
 
 

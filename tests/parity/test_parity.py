@@ -146,6 +146,34 @@ def test_the_judge_finds_a_node_that_is_too_small_and_a_price_that_is_not_so() -
     assert "price" in wrong(world, newNodes=[{**both, "price": 0.1}])
 
 
+def test_the_judge_finds_a_lighter_pool_that_is_opened_in_vain_or_larger_for_others() -> None:
+    cheap = instance_type(
+        "cheap", cpu=4, memory_gib=16, pods=58, offerings=[offering("a", "on-demand", 0.1)]
+    )
+    little = instance_type(
+        "little", cpu=2, memory_gib=8, pods=58, offerings=[offering("a", "on-demand", 0.05)]
+    )
+    red = pod("red", cpu=100, memory=100, nodeSelector={TEAM: "red"})
+    world = simple_world(pod("a", cpu=1900, memory=100), red)
+    dear = requirement("node.kubernetes.io/instance-type", "m6i.xlarge")
+    world["nodePools"] = [
+        node_pool("heavy", weight=10, requirements=[dear]),
+        node_pool("light", labels={TEAM: "red"}),
+    ]
+    world["instanceTypes"] += [cheap, little]
+    node = {
+        "nodePool": "light",
+        "requirements": [requirement(ZONE, "a"), requirement(ARCH, "amd64")],
+    }
+    small = {**node, "instanceTypes": ["little"], "price": 0.05}
+    large = {**node, "instanceTypes": ["cheap"], "price": 0.1, "pods": ["default/a", "default/red"]}
+    apart = [{**large, "pods": ["default/a"]}, {**small, "pods": ["default/red"]}]
+
+    assert wrong(world) == set()
+    assert wrong(world, newNodes=[large]) == {"order of pools"}
+    assert wrong(world, newNodes=apart) == {"order of pools"}
+
+
 def test_the_judge_finds_friends_apart_and_foes_together() -> None:
     term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

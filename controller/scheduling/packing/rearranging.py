@@ -45,13 +45,15 @@ class Choices:
     """What is open to classes beside the problem's `allowed`.
 
     `weight` (kinds) is that of their pools, in which a node stays. `pins` and `rules` are
-    those of each class; `others` are the classes that a class may turn into: the same pods
-    in other domains, first of all itself. `all_rules` are those that must still hold.
+    those of each class, `bound` tells whether its pods cannot leave alone; `others` are the
+    classes that a class may turn into: the same pods in other domains, first of all itself.
+    `all_rules` are those that must still hold.
     """
 
     weight: Indices
     pins: Sequence[Pins]
     rules: Sequence[Rules]
+    bound: Sequence[bool]
     others: Sequence[Sequence[int]]
     all_rules: Sequence[Rules]
 
@@ -237,10 +239,14 @@ class Rearrangement:
         """
         nodes, problem, choices = self.nodes, self._problem, self._choices
         weight = self._weight_of(node)
-        if weight == self._heaviest or self._fixed[node]:
+        if weight == self._heaviest:
             return True
         present = np.flatnonzero(nodes.pods[node])
-        stay = [one for one in present.tolist() if self._turn(one, moving=True) <= weight]
+        stay = [
+            one
+            for one in present.tolist()
+            if choices.bound[one] or self._turn(one, moving=True) <= weight
+        ]
         if len(stay) == len(present):
             return True
         asked = nodes.pods[node, stay] @ problem.sizes[stay]

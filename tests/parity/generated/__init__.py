@@ -29,6 +29,7 @@ from tests.parity.generated.seldom import (
     resizes,
     static_pools,
     volumes_made_before,
+    weights_and_limits,
 )
 from tests.parity.generated.topology import (
     anti_affinity,
@@ -94,6 +95,7 @@ SELDOM: tuple[Feature, ...] = (
     ports_of_daemons,
     volumes_made_before,
     bending_minimums,
+    weights_and_limits,
 )
 """What few clusters have; in worlds of their own, each beside a few of the others."""
 

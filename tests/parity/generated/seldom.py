@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.parity.generated.draft import CPU, DRIVER, FAMILIES, SIZE, TYPE, Draft, needing, pool
+from tests.parity.generated.draft import (
+    CPU,
+    DRIVER,
+    FAMILIES,
+    SIZE,
+    TEAM,
+    TYPE,
+    Draft,
+    needing,
+    pool,
+)
 from tests.parity.generated.existing import default_pool, running, stand
 from tests.parity.generated.volumes import ephemeral
 from tests.parity.worlds import ARCH, CAPACITY_TYPE, FAMILY, ZONE, ZONES, Object, requirement
@@ -164,3 +174,21 @@ def bending_minimums(draft: Draft) -> None:
     draft.group()
     draft.group(cpu=12_000, memory=16_000, number=2)
     draft.group(cpu=500, memory=100_000, number=1)
+
+
+def weights_and_limits(draft: Draft) -> None:
+    """A dear pool that comes first as far as its limit goes, and a cheap one for what is above."""
+    chance = draft.chance
+    draft.pools(
+        pool(
+            "reserved-part",
+            requirements=[requirement(CAPACITY_TYPE, "on-demand")],
+            limits={"cpu": str(chance.choice((8, 16, 32)))},
+            weight=chance.randint(2, 100),
+        ),
+        pool("everything-above", labels={TEAM: "above"}, weight=1),
+    )
+    draft.group(number=draft.number(8, 30))
+    draft.group()
+    if chance.random() < 0.5:
+        draft.group({"nodeSelector": {TEAM: "above"}}, number=2)
