@@ -13,6 +13,7 @@ from controller.scheduling.answers import answer
 from controller.scheduling.scheduler import schedule
 from controller.state.world import load
 from tests.judge.trial import Finding, findings
+from tests.parity import generated
 from tests.parity.worlds import World, benchmark_types, diverse, mixed
 
 QUICKLY = settings(max_examples=25)
@@ -60,6 +61,13 @@ def test_time_that_is_up_still_leaves_a_complete_answer() -> None:
     hurried = answer(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
 
     assert faults(world, hurried) == []
+
+
+def test_a_program_without_a_solution_buys_nothing() -> None:
+    """A limit leaves too little for whole nodes; what it was then said to buy was less than none."""
+    world = generated.world(1_000_087)
+
+    assert faults(world, solved(world)) == []
 
 
 def test_the_judge_finds_what_is_wrong() -> None:

@@ -199,7 +199,8 @@ def combine(
         steps: list[tuple[int, Indices, int]] = []
         for place in np.argsort(-bought, kind="stable").tolist():
             kind, pods = program.kinds[place], program.pods[place]
-            wanted = int(np.floor(bought[place] + 1e-6)) or int(not steps)
+            # Where limits leave the program without a solution, less than none may be bought.
+            wanted = max(int(np.floor(bought[place] + 1e-6)), int(not steps))
             used = pods > 0
             copies = min(wanted, int((left[used] // pods[used]).min()))
             drawn = problem.consumption[kind]
