@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from controller.apis import conditions, kinds, labels
@@ -18,7 +19,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Workers
 from controller.options import Options
-from controller.reconcilers.capacitybuffer.resolution import Resolution
+from controller.reconcilers.capacitybuffer.resolution import SCALABLES, Resolution
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.interruption.listener import Listener
@@ -182,6 +183,7 @@ class Assembly:
             kinds.NODE_OVERLAY: self._overlay_changed,
             kinds.CAPACITY_BUFFER: self._buffer_changed,
             kinds.POD_TEMPLATE: self._template_changed,
+            **{kind: partial(self._scalable_changed, kind) for kind in SCALABLES.values()},
             kinds.RESOURCE_SLICE: self._slice_changed,
         }
         if kind in concerned:
@@ -288,6 +290,18 @@ class Assembly:
             reference = buffer.spec.pod_template_ref
             if buffer.metadata.namespace == template.namespace and (
                 reference is not None and reference.name == template.name
+            ):
+                self._buffers.nudge(key_of(buffer))
+
+    def _scalable_changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
+        if before is not None and after is not None and _is_same_wish(before, after):
+            return
+        scaled = (after or before).metadata
+        for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
+            reference = buffer.spec.scalable_ref
+            if buffer.metadata.namespace == scaled.namespace and (
+                reference is not None
+                and (reference.kind, reference.name) == (kind.name, scaled.name)
             ):
                 self._buffers.nudge(key_of(buffer))
 

@@ -18,6 +18,7 @@ from controller.apis.kinds import Kind, T
 from controller.apiserver.errors import ApiError, NotFoundError
 from controller.apiserver.port import ApiServer, Change
 from controller.options import Options
+from controller.reconcilers.capacitybuffer.resolution import SCALABLES
 from controller.state.cluster import MIRRORED, Cluster, key_of
 
 WATCHED_BY_KOPF: tuple[Kind[Any], ...] = (
@@ -43,6 +44,13 @@ SELECTING: tuple[Kind[Any], ...] = (
 """The kinds whose selectors say among whom a pod is spread by default."""
 
 
+BUFFERING: tuple[Kind[Any], ...] = (
+    kinds.CAPACITY_BUFFER,
+    kinds.POD_TEMPLATE,
+    *SCALABLES.values(),
+)
+"""Buffers, and the kinds that say what their pods are like."""
+
 DEVICES: tuple[Kind[Any], ...] = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
 """The kinds of dynamic resource allocation."""
 
@@ -50,13 +58,14 @@ DEVICES: tuple[Kind[Any], ...] = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, ki
 def followed(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds to mirror: those always needed, and those of the features switched on."""
     gates = options.feature_gates
-    return (
+    wanted = (
         *MIRRORED,
         *((kinds.NODE_OVERLAY,) if gates.node_overlay else ()),
-        *((kinds.CAPACITY_BUFFER, kinds.POD_TEMPLATE) if gates.capacity_buffer else ()),
+        *(BUFFERING if gates.capacity_buffer else ()),
         *(SELECTING if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else DEVICES),
     )
+    return tuple(dict.fromkeys(wanted))  # features share some
 
 
 @dataclass(frozen=True, slots=True)

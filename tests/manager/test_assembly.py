@@ -11,7 +11,12 @@ import msgspec
 import pytest
 
 from controller.apis import conditions, kinds, labels
-from controller.apis.capacitybuffer import CapacityBuffer, CapacityBufferSpec, LocalReference
+from controller.apis.capacitybuffer import (
+    CapacityBuffer,
+    CapacityBufferSpec,
+    LocalReference,
+    ScalableReference,
+)
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
@@ -19,7 +24,14 @@ from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.pods import Pod, PodTemplateSpec
 from controller.apis.taints import Requirement, Taint
-from controller.apis.workloads import PodTemplate
+from controller.apis.workloads import (
+    Deployment,
+    PodTemplate,
+    ReplicaSet,
+    Scalable,
+    ScalableSpec,
+    StatefulSet,
+)
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
 from controller.manager.assembly import Assembly, Ports
@@ -280,22 +292,43 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: World) 
     assert launched.metadata.annotations[labels.PRICE_OVERLAY_APPLIED] == "true"
 
 
+BUFFERED = ObjectMeta(name="web", namespace="team", generation=1)
+MOULD = PodTemplateSpec(spec=make_waiting_pod("mould").spec)
+SCALED = ScalableSpec(replicas=4, template=MOULD)
+
+
 @pytest.mark.parametrize("world", [FeatureGates(capacity_buffer=True)], indirect=True)
-async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_its_template_is_there(
-    world: World,
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        pytest.param(
+            CapacityBufferSpec(pod_template_ref=LocalReference(name="web"), replicas=1),
+            PodTemplate(metadata=BUFFERED, template=MOULD),
+            id="template",
+        ),
+        *(
+            pytest.param(
+                CapacityBufferSpec(
+                    scalable_ref=ScalableReference(kind=kind.__name__, name="web"), percentage=25
+                ),
+                kind(metadata=BUFFERED, spec=SCALED),
+                id=kind.__name__,
+            )
+            for kind in (Deployment, ReplicaSet, StatefulSet)
+        ),
+    ],
+)
+async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it_follows_is_there(
+    world: World, spec: CapacityBufferSpec, shape: PodTemplate | Scalable
 ) -> None:
-    reference = LocalReference(name="web")
-    spec = CapacityBufferSpec(pod_template_ref=reference, replicas=1)
-    name = ObjectMeta(name="web", namespace="team", generation=1)
-    world.api.seed(make_class(), make_pool(), CapacityBuffer(metadata=name, spec=spec))
+    world.api.seed(make_class(), make_pool(), CapacityBuffer(metadata=BUFFERED, spec=spec))
     async with asyncio.timeout(20):
         async for change in world.api.watch(kinds.CAPACITY_BUFFER):
             status = change.object.status if change.object is not None else None
             if status is not None and conditions.find(status.conditions, "ReadyForProvisioning"):
                 break
 
-    template = PodTemplateSpec(spec=make_waiting_pod("mould").spec)
-    world.api.seed(PodTemplate(metadata=name, template=template))
+    world.api.seed(shape)
 
     assert (await world.claim("Launched")).metadata.labels[labels.NODEPOOL] == "default"
 

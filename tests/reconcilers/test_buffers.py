@@ -15,12 +15,12 @@ from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
 from controller.apis.pods import PodTemplateSpec
 from controller.apis.workloads import Deployment, PodTemplate, ScalableSpec
+from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
 from controller.reconcilers.disruption.disruptor import Disruptor
 from tests.reconcilers.test_provisioning import Scenario
 from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
 
-FEATURES = (kinds.CAPACITY_BUFFER, kinds.POD_TEMPLATE)
 SPEC = make_waiting_pod("mould", cpu="600m", memory="1Gi").spec
 TEMPLATE = PodTemplate(
     metadata=ObjectMeta(name="web", namespace="team", generation=3),
@@ -53,7 +53,7 @@ def told(world: World, kind: str) -> tuple[str, str]:
 
 
 async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
-    world = World(*FEATURES)
+    world = World(*BUFFERING)
     world.seed(TEMPLATE, make_buffer())
 
     assert await resolved(world) == PERIOD
@@ -72,7 +72,7 @@ async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
     "slip", [{"replicas": 2**31 - 1}, {"limits": {"cpu": "1e999"}}, {"limits": {"cpu": "1e1.5"}}]
 )
 async def test_a_slip_of_the_pen_holds_nobody_up(slip: dict[str, Any]) -> None:
-    world = World(*FEATURES)
+    world = World(*BUFFERING)
     world.seed(TEMPLATE, make_buffer(podTemplateRef={"name": "web"}, **slip))
 
     await resolved(world)
@@ -82,7 +82,7 @@ async def test_a_slip_of_the_pen_holds_nobody_up(slip: dict[str, Any]) -> None:
 
 
 async def test_a_share_follows_its_workload() -> None:
-    world = World(*FEATURES)
+    world = World(*BUFFERING)
     world.seed(make_buffer(scalableRef={"kind": "Deployment", "name": "web"}, percentage=25))
 
     async def scaled(to: int) -> int | None:
@@ -118,7 +118,7 @@ async def test_a_buffer_whose_pods_cannot_be_told_says_why_and_gets_no_room(
 
 
 def _scenario(*objects: Any) -> Scenario:
-    scenario = Scenario(*FEATURES)
+    scenario = Scenario(*BUFFERING)
     scenario.world.seed(make_class(), make_pool(), *objects)
     return scenario
 

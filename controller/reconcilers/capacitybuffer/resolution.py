@@ -25,7 +25,6 @@ from controller.apis.kinds import (
 )
 from controller.apis.meta import to_wire
 from controller.apis.workloads import Scalable
-from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import patched
@@ -33,7 +32,7 @@ from controller.state.buffers import Mould, replicas, virtual_pods
 from controller.state.cluster import Cluster
 
 PERIOD = timedelta(seconds=30)
-"""How often a buffer is looked at again: the workload it follows may have been scaled."""
+"""How often a buffer is looked at again, though what it follows is watched."""
 
 SCALABLES: Mapping[str, Kind[Any]] = {
     kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
@@ -67,7 +66,7 @@ class Resolution:
             buffer.status, provisioning_strategy=buffer.spec.provisioning_strategy
         )
         try:
-            mould, status = await self._mould(buffer, status)
+            mould, status = self._mould(buffer, status)
             count = _count(buffer, mould)
         except UnresolvedError as problem:
             await self._write(buffer, self._ready(buffer, status, problem))
@@ -78,7 +77,7 @@ class Resolution:
         self.cluster.expect_in_buffer(key, virtual_pods(buffer, mould, count))
         return PERIOD
 
-    async def _mould(
+    def _mould(
         self, buffer: CapacityBuffer, status: CapacityBufferStatus
     ) -> tuple[Mould, CapacityBufferStatus]:
         spec, namespace = buffer.spec, buffer.metadata.namespace
@@ -106,13 +105,12 @@ class Resolution:
                 f"spec.scalableRef: {reference.api_group}/{reference.kind} is not one of apps/"
                 + ", apps/".join(SCALABLES),
             )
-        try:
-            found: Scalable = await self.api.get(kind, reference.name, namespace)
-        except NotFoundError:
+        found: Scalable | None = self.cluster.get(kind, reference.name, namespace)
+        if found is None:
             raise UnresolvedError(
                 "ScalableRefNotFound",
                 f'{reference.kind} "{namespace}/{reference.name}" does not exist',
-            ) from None
+            )
         scale = 1 if found.spec.replicas is None else found.spec.replicas
         return Mould(found.spec.template, scale), msgspec.structs.replace(
             status, pod_template_ref=None, pod_template_generation=None
