@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 HELP = frozenset({"-h", "--help"})
+
+UNREAD = 128 + signal.SIGPIPE
+"""The exit code when nobody reads on: the one that a shell sees of any command then."""
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -89,7 +93,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         asked_for_help = bool(argv) and argv[0] in HELP
         print(_usage(), file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
-    return COMMANDS[argv[0]](argv[1:], environ)
+    try:
+        code = COMMANDS[argv[0]](argv[1:], environ)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has read enough, as `head` does; what is left is written to nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    return code
 
 
 def _usage() -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -145,6 +148,16 @@ def test_the_manual_says_of_every_setting_what_it_is_and_what_it_is_by_default()
 def test_asking_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"], {}) == 0
     assert "--metrics-port, METRICS_PORT (default 8080)" in capsys.readouterr().out
+
+
+def test_a_reader_who_has_read_enough_of_the_help_sees_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "controller", "run", "--help"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_a_gate_that_opens_nothing_is_named_when_it_is_switched_on() -> None:
