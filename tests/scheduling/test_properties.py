@@ -64,7 +64,7 @@ def test_time_that_is_up_still_leaves_a_complete_answer() -> None:
 
 
 def test_a_program_without_a_solution_buys_nothing() -> None:
-    """A limit leaves too little for whole nodes; what it was then said to buy was less than none."""
+    """A limit leaves too little for whole nodes; it was then said to buy less than none."""
     world = generated.world(1_000_087)
 
     assert faults(world, solved(world)) == []
