@@ -13,12 +13,12 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.pods import Pod, TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
+from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.opening import Opening
-from controller.reconcilers.provisioning.plan import NOMINATED_GRACE
 from controller.state.spreads import DefaultSpreads
 from tests.reconcilers.test_provisioning import Scenario
 from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod

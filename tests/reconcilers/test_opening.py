@@ -19,8 +19,8 @@ from controller.apis.taints import Toleration
 from controller.apis.workloads import DaemonSet, DaemonSetSpec
 from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
+from controller.reconcilers.newnodes.plan import MOST_REMINDERS
 from controller.reconcilers.provisioning.opening import PATIENCE
-from controller.reconcilers.provisioning.plan import MOST_REMINDERS
 from tests.reconcilers.test_nomination import Life, nominated
 from tests.reconcilers.world import make_waiting_pod
 

@@ -16,8 +16,8 @@ from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.apis.taints import Requirement, Toleration
+from controller.reconcilers.newnodes.plan import Plan
 from controller.reconcilers.provisioning.batching import Batcher
-from controller.reconcilers.provisioning.plan import Plan
 from controller.reconcilers.provisioning.provisioner import Provisioner
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule

@@ -1,6 +1,5 @@
 """From pods that wait to NodeClaims that are written.
 
-`batching` waits until pods have stopped arriving, `plan` remembers which claim
-each pod was made a place on, `claims` writes an answer of the engine as
-NodeClaims, `provisioner` runs one round after the other.
+`batching` waits until pods have stopped arriving, `provisioner` runs one round after the
+other, `nomination` and `opening` see to it that pods come to the nodes made for them.
 """

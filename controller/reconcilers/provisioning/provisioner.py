@@ -10,30 +10,26 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from controller.apis import conditions, labels
+from controller.apis import labels
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
-from controller.cloudprovider.compatibility import is_met
-from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
-from controller.constraints.resources import NODES, parsed
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.newnodes.supply import ready_pools, supply
+from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.provisioning.batching import Batcher
 from controller.reconcilers.provisioning.buffers import told
-from controller.reconcilers.provisioning.claims import node_claim
 from controller.reconcilers.provisioning.dealing import dealt
-from controller.reconcilers.provisioning.plan import Plan
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
-from controller.state.usage import usage
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -141,15 +137,14 @@ class Provisioner:
             await self._read_ahead()
             return
         pools = ready_pools(self.cluster.list(NODE_POOL))
-        types, problems = await self._instance_types(pools)
+        found = await supply(self.cloud, self.cluster, pools)
         for pool in pools:
-            if problem := problems.get(pool.metadata.name):
+            if problem := found.problems.get(pool.metadata.name):
                 await self.recorder.publish(
                     NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
                 )
-        snapshot = self.cluster.snapshot(
-            types, [p for p in pools if p.metadata.name in types], now=self.clock()
-        )
+        sold = [p for p in pools if p.metadata.name in found.types]
+        snapshot = self.cluster.snapshot(found.types, sold, now=self.clock())
         snapshot = with_placed(snapshot, placed)
         with self.metrics.scheduling():
             answer = await self.solve([*pods, *virtual], snapshot)
@@ -176,7 +171,7 @@ class Provisioner:
     async def _read_ahead(self) -> None:
         """Have the engine read what can be bought while nobody waits: that is half of its work."""
         pools = ready_pools(self.cluster.list(NODE_POOL))
-        types, _ = await self._instance_types(pools)
+        types = (await supply(self.cloud, self.cluster, pools)).types
         sold = [p for p in pools if p.metadata.name in types]
         offer = (types, [pool.spec for pool in sold])
         if sold and offer != self._read:
@@ -196,27 +191,6 @@ class Provisioner:
             if any(pod.metadata.is_deleting for pod in self.cluster.pods_on(name))
         )
 
-    async def _instance_types(
-        self, pools: Sequence[NodePool]
-    ) -> tuple[dict[str, Sequence[InstanceType]], dict[str, str]]:
-        """Return what each pool can buy, and what is wrong with that where something is."""
-        found: dict[str, Sequence[InstanceType]] = {}
-        problems: dict[str, str] = {}
-        for pool in pools:
-            node_class = self.cluster.get(
-                EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name
-            )
-            if node_class is None:
-                continue
-            try:
-                types = await self.cloud.instance_types(node_class, pool)
-            except CloudProviderError as error:
-                problems[pool.metadata.name] = str(error)
-            else:
-                found[pool.metadata.name] = types
-                problems[pool.metadata.name] = unmet(pool, types)
-        return found, problems
-
     async def _act(
         self,
         results: Results,
@@ -225,16 +199,20 @@ class Provisioner:
     ) -> list[str]:
         """Carry the answer out; return the claim made for each new node, empty without one."""
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
+        writer = ClaimWriter(self.api, self.cluster, self.metrics, self.clock, self.plan)
 
         async def write(node: NewNode) -> NodeClaim | None:
             async with writes:
-                return await self._create(node, of(node), types[node.node_pool])
+                claim = await writer.create(node, types[node.node_pool], reason="provisioned")
+                if claim is not None:
+                    writer.expect(claim.metadata.name, of(node), self.nomination)
+                return claim
 
         def of(node: NewNode) -> list[Pod]:
             return [pods[key] for key in node.pods if key in pods]
 
         for name, keys in results.existing_nodes.items():
-            self._nominate(name, [pods[key] for key in keys if key in pods])
+            writer.expect(name, [pods[key] for key in keys if key in pods], self.nomination)
         outcomes = await asyncio.gather(
             *(write(node) for node in results.new_nodes), return_exceptions=True
         )
@@ -249,48 +227,6 @@ class Provisioner:
                 await asyncio.gather(*(self._nominated(pod, outcome) for pod in of(node)))
         await self._tell(results, pods)
         return [one.metadata.name if isinstance(one, NodeClaim) else "" for one in outcomes]
-
-    async def _create(
-        self, node: NewNode, pods: Sequence[Pod], types: Sequence[InstanceType]
-    ) -> NodeClaim | None:
-        pool = await self._pool_with_room(node)
-        if pool is None:
-            return None
-        claim = await self.api.create(NODE_CLAIM, node_claim(pool, node, types))
-        self.cluster.insert_claim(claim)
-        self.metrics.claim_created(claim, "provisioned")
-        log.info(
-            "created nodeclaim",
-            extra={
-                "NodeClaim": claim.metadata.name,
-                "NodePool": pool.metadata.name,
-                "instance-types": len(node.instance_types),
-                "cheapest": node.instance_types[0] if node.instance_types else "",
-                "pods": len(pods),
-            },
-        )
-        self._nominate(claim.metadata.name, pods)
-        return claim
-
-    async def _pool_with_room(self, node: NewNode) -> NodePool | None:
-        """Return the pool, unless it went or its use has passed a limit meanwhile."""
-        pool = self.cluster.get(NODE_POOL, node.node_pool)
-        if pool is None or pool.metadata.is_deleting:
-            return None
-        limits = parsed(pool.spec.limits)
-        used = usage(self.cluster.state_nodes(self.clock()), pool.metadata.name)
-        exceeded = next((k for k, v in limits.items() if used.get(k, 0) > v), None)
-        if exceeded is None:
-            return pool
-        what = "nodes" if exceeded == NODES else exceeded
-        log.warning("nodepool limit exceeded", extra={"NodePool": node.node_pool, "limit": what})
-        return None
-
-    def _nominate(self, node: str, pods: Sequence[Pod]) -> None:
-        for pod in pods:
-            self.plan.expect(pod, node)
-        if pods:
-            self.cluster.nominate(node, pods, self.clock() + self.nomination)
 
     async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
         await self.recorder.publish(
@@ -310,29 +246,6 @@ class Provisioner:
                 await self.recorder.publish(
                     POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
                 )
-
-
-def ready_pools(pools: Sequence[NodePool]) -> list[NodePool]:
-    """Return the pools that may make nodes: ready, dynamic, not on their way out."""
-    return [
-        p
-        for p in pools
-        if p.spec.replicas is None
-        and not p.metadata.is_deleting
-        and conditions.is_true(p.status.conditions, "Ready")
-    ]
-
-
-def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
-    """Say which of the pool's requirements keep out every type; nothing when some type is left."""
-    requirements = pool.spec.template.spec.requirements
-    if is_met(requirements, types):
-        return ""
-    alone = [r for r in requirements if not is_met([r], types)]
-    if not alone:
-        return "no instance type meets all of spec.template.spec.requirements: loosen some"
-    told = ", ".join(f"{r.key} {r.operator} [{', '.join(r.values)}]" for r in alone)
-    return f"no instance type meets {told} of spec.template.spec.requirements: change it"
 
 
 def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:

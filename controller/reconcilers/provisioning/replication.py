@@ -19,7 +19,7 @@ from controller.apiserver.port import ApiServer
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.provisioning.claims import node_claim
+from controller.reconcilers.newnodes.claims import node_claim
 from controller.scheduling.claims import labels_of
 from controller.scheduling.encoding.encoding import template
 from controller.scheduling.results import NewNode

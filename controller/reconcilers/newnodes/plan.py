@@ -5,7 +5,8 @@ batch may come. Without a memory the pods would be packed a second time, perhaps
 differently, and a node too many bought.
 
 The plan is written down as each pod's `status.nominatedNodeName` as soon as its node has
-a name (see `nomination`), so the scheduler follows it and a restart does not forget it.
+a name (see `provisioning.nomination`), so the scheduler follows it and a restart does not
+forget it.
 """
 
 from __future__ import annotations
