@@ -105,9 +105,8 @@ class FeatureGates:
     reserved_capacity: bool = True
     """Launches into capacity reservations first: they are paid for already."""
 
-    spot_to_spot_consolidation: bool = field(default=False, metadata=NOT_THERE)
-    """Replaces spot nodes by cheaper spot nodes; off, since cheaper pools are reclaimed sooner.
-    Not there yet."""
+    spot_to_spot_consolidation: bool = False
+    """Replaces spot nodes by cheaper spot nodes; off, since cheaper pools are reclaimed sooner."""
 
     node_overlay: bool = False
     """Applies NodeOverlays to prices and capacities of instance types."""
@@ -186,6 +185,22 @@ class Options:
 
     solve_time_limit: PositiveDuration = timedelta(seconds=30)
     """How long one solve may look for something cheaper before its best answer is taken."""
+
+    disruption_time_limit: PositiveDuration = timedelta(seconds=60)
+    """How long one look for nodes that could go, or be replaced by cheaper ones, may take before
+    what was found is taken. Pods that wait for nodes do not wait for it."""
+
+    disruption_eviction_price: Fraction = 0.01
+    """$ that moving one ordinary pod costs: about two minutes of its share of a node, while it
+    starts anew. A node is consolidated only when that saves more than its moves cost; 0 counts
+    savings alone, as Karpenter does."""
+
+    disruption_horizon: PositiveDuration = timedelta(hours=2)
+    """Within what time the saving must exceed what the moves cost."""
+
+    disruption_cool_down: PositiveDuration = timedelta(minutes=10)
+    """For how long after a pod's start moving it costs more, up to three times as much, so that
+    nobody is moved again at once."""
 
     preference_policy: PreferencePolicy = "Respect"
     """Whether preferred affinities and ScheduleAnyway spreads count while simulating: `Respect`

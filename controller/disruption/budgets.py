@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from croniter import croniter
 
-from controller.apis import durations
+from controller.apis import conditions, durations
+from controller.apis.nodeclaim import INSTANCE_TERMINATING
 from controller.apis.nodepool import Budget, NodePool
 from controller.disruption.commands import Candidate, Reason
+from controller.disruption.problem import DisruptionProblem
+from controller.state.nodes import StateNode
 
 UNLIMITED = 2**31 - 1
 """What a pool allows when no budget is active."""
@@ -101,3 +105,26 @@ class Budgets:
                 self.remaining[pool] -= 1
                 admitted.append(candidate)
         return admitted
+
+
+def budgets_of(problem: DisruptionProblem, reason: Reason) -> Budgets:
+    """Return what each pool's budgets allow now."""
+    total, consuming = consumption(problem.snapshot.nodes)
+    return Budgets.of(
+        problem.node_pools.values(), reason, nodes=total, consuming=consuming, now=problem.now
+    )
+
+
+def consumption(nodes: Iterable[StateNode]) -> tuple[Counter[str], Counter[str]]:
+    """Count each pool's initialized nodes, and those of them not ready or on their way out."""
+    total: Counter[str] = Counter()
+    consuming: Counter[str] = Counter()
+    for state in nodes:
+        if state.claim is None or not state.initialized:
+            continue
+        if conditions.is_true(state.claim.status.conditions, INSTANCE_TERMINATING):
+            continue
+        total[state.node_pool] += 1
+        ready = state.node is not None and conditions.is_true(state.node.status.conditions, "Ready")
+        consuming[state.node_pool] += state.deleting or not ready
+    return total, consuming

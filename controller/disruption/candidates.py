@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller.apis import conditions, labels
-from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.apis.workloads import PodDisruptionBudget
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints import selectors
 from controller.disruption.commands import Candidate
 from controller.disruption.pods import is_drainable
+from controller.disruption.prices import node_price
+from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption
 
@@ -27,42 +29,65 @@ class Candidates:
     blocked: Mapping[str, str] = field(default_factory=dict)
 
 
-def found(
-    nodes: Sequence[StateNode],
-    *,
-    pods_on: Callable[[str], Sequence[Pod]],
-    node_pools: Mapping[str, NodePool],
-    disruption_budgets: Sequence[PodDisruptionBudget],
-    now: datetime,
-    eventual: bool = False,
-) -> Candidates:
+def found(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     """Sort the cluster's nodes into candidates and blocked ones; the rest are not ours to touch.
 
     `eventual`: pods do not protect a node whose claim has a termination grace period, which
     ends them anyway.
     """
+    pods_by_node: dict[str, list[Pod]] = {}
+    for pod in problem.snapshot.pods:
+        pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
+    budgets = problem.snapshot.pod_disruption_budgets
+    types = _types_by_name(problem)
     admitted: list[Candidate] = []
     blocked: dict[str, str] = {}
-    for state in nodes:
-        pool = node_pools.get(state.node_pool)
+    for state in problem.snapshot.nodes:
+        pool = problem.node_pools.get(state.node_pool)
         if not state.initialized or state.deleting or state.node is None or state.claim is None:
             continue
         if pool is None:
             continue
-        pods = tuple(pods_on(state.name))
+        pods = tuple(pods_by_node.get(state.name, ()))
         forced = eventual and state.claim.spec.termination_grace_period is not None
-        obstacle = _node_obstacle(state) or (
-            None if forced else _pod_obstacle(pods, disruption_budgets, now)
+        obstacle = _node_obstacle(state, problem) or (
+            None if forced else _pod_obstacle(pods, budgets, problem.now)
         )
         if obstacle is not None:
             blocked[state.name] = obstacle
             continue
-        admitted.append(Candidate(state.node, state.claim, pool, pods, buffered=state.buffered))
+        price = _price(types, state)
+        admitted.append(
+            Candidate(state.node, state.claim, pool, pods, price=price, buffered=state.buffered)
+        )
     return Candidates(tuple(admitted), blocked)
 
 
-def _node_obstacle(state: StateNode) -> str | None:
+def cost(problem: DisruptionProblem) -> float:
+    """Return what all nodes cost whose price is known, in $/h."""
+    types = _types_by_name(problem)
+    return sum(_price(types, one) for one in problem.snapshot.nodes)
+
+
+Types = Mapping[str, Mapping[str, InstanceType]]
+
+
+def _types_by_name(problem: DisruptionProblem) -> Types:
+    """Return the types of each pool by their names."""
+    return {
+        pool: {one.name: one for one in types}
+        for pool, types in problem.snapshot.instance_types.items()
+    }
+
+
+def _price(types: Types, state: StateNode) -> float:
+    return node_price(state, types.get(state.node_pool, {})) or 0.0
+
+
+def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
     assert state.node is not None
+    if state.name in problem.resting:
+        return "Disruption could not be carried out a moment ago"
     if state.nominated:
         return "Node is nominated for a pending pod"
     if state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":

@@ -81,6 +81,35 @@ class Command:
     why: str = ""
 
     @property
+    def names(self) -> frozenset[str]:
+        """The names of the nodes to be removed."""
+        return frozenset(one.name for one in self.candidates)
+
+    @property
     def decision(self) -> str:
         """`replace` or `delete`, as metrics write it."""
         return "replace" if self.replacements else "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and per node that stays the reason.
+
+    `held_back` names those that nothing but budgets keep; `eligible` counts the nodes that each
+    method could take, if anything were gained.
+    """
+
+    commands: tuple[Command, ...] = ()
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    held_back: frozenset[str] = frozenset()
+    eligible: Mapping[Reason, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Which commands still stand, as they would be decided now, and per node the reason why its
+    command does not.
+    """
+
+    commands: tuple[Command, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)

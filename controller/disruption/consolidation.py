@@ -53,10 +53,11 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(slots=True)
 class Proposal:
-    """Commands, best first, and per node that stays the reason."""
+    """Commands, best first, per node that stays the reason, and which the budgets held back."""
 
     commands: list[Command] = field(default_factory=list)
     blocked: dict[str, str] = field(default_factory=dict)
+    held_back: frozenset[str] = NOBODY
 
 
 def obstacle(candidate: Candidate) -> str | None:
@@ -113,6 +114,7 @@ def propose(
         approved = search.approved(outcome) if outcome is not None else []
         names = frozenset(name for one in approved for name in one.names)
     found.commands = [search.command(one) for one in approved]
+    found.held_back = plan - names
     for one in open_:
         if one.name in names:
             continue
@@ -121,6 +123,52 @@ def propose(
         else:
             found.blocked[one.name] = search.why_it_stays(one)
     return found
+
+
+def confirmed(
+    problem: DisruptionProblem,
+    candidates: Sequence[Candidate],
+    commands: Sequence[Command],
+    *,
+    simulation: Simulation,
+    budgets: Budgets,
+    held_back: frozenset[str] = NOBODY,
+    expired: Callable[[], bool] = never,
+) -> tuple[list[Command], dict[str, str]]:
+    """Return the commands that stand, as they would be given now, and why the nodes of the
+    others stay.
+
+    They are carried out together, so they are looked at together; what was held back then
+    takes no pods now.
+    """
+    open_ = {
+        one.name: one
+        for one in candidates
+        if one.name not in simulation.promised and obstacle(one) is None
+    }
+    rejected: dict[str, str] = {}
+    left: list[Command] = []
+    for command in commands:
+        now = [open_[name] for name in sorted(command.names) if name in open_]
+        if len(now) < len(command.names):
+            rejected |= dict.fromkeys(command.names, "what runs on it, or is to, has changed")
+        elif _within(budgets, now) != command.names:
+            rejected |= dict.fromkeys(command.names, "the budgets let fewer nodes go by now")
+        else:
+            budgets.admit(now)
+            left.append(command)
+    going = [open_[name] for command in left for name in sorted(command.names)]
+    search = _Search(problem, going, candidates, simulation, expired)
+    while left:
+        fresh = search.again(left, held_back)
+        failed = [one for one in left if one.names not in fresh]
+        if not failed:
+            return [fresh[one.names] for one in left], rejected
+        failed = search.culprits(left, held_back) or failed
+        for one in failed:
+            rejected |= dict.fromkeys(one.names, "its pods would go elsewhere by now")
+        left = [one for one in left if one not in failed]
+    return [], rejected
 
 
 def _within(budgets: Budgets, ordered: Iterable[Candidate]) -> frozenset[str]:
@@ -278,6 +326,35 @@ class _Search:
         ]
         return sorted(good, key=lambda one: (-self._per_eviction(one), sorted(one.names)))
 
+    def again(
+        self, commands: Sequence[Command], closed: frozenset[str]
+    ) -> dict[frozenset[str], Command]:
+        """Return those of some commands, by their nodes, that would be given in the same way now
+        if all of them were carried out; `closed` nodes take no pods.
+        """
+        names = frozenset(name for one in commands for name in one.names)
+        outcome = None if self._expired() else self._simulation.without(names, closed=closed)
+        if outcome is None:
+            return {}
+        groups_now = {group.names: group for group in self.approved(outcome)}
+        return {
+            one.names: self.command(group)
+            for one in commands
+            if (group := groups_now.get(one.names)) is not None
+            and _is_like(one.replacements, group.replacements)
+        }
+
+    def culprits(self, commands: Sequence[Command], closed: frozenset[str]) -> list[Command]:
+        """Return the commands that would not be given even if the others were not: theirs is the
+        change that the others may have failed for.
+        """
+        names = frozenset(name for one in commands for name in one.names)
+        return [
+            one
+            for one in commands
+            if one.names not in self.again([one], closed | (names - one.names))
+        ]
+
     def ordered(self, plan: frozenset[str]) -> list[Candidate]:
         """Return the nodes of a plan, the best bargain first, those of a group together."""
         outcome = self._simulation.without(plan) if plan else None
@@ -333,6 +410,25 @@ class _Search:
             f"it would save {outcome.saving:.4f} $/h, less than moving {moved} pods costs "
             f"({self._cost(one.name, 0.0):.4f} $/h until it pays)"
         )
+
+
+def _is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:
+    """Whether as many nodes come, and each type that was planned would do."""
+    left = list(now)
+    for one in planned:
+        types = frozenset(one.instance_types)
+        heir = next(
+            (
+                other
+                for other in left
+                if other.node_pool == one.node_pool and types.issubset(other.instance_types)
+            ),
+            None,
+        )
+        if heir is None:
+            return False
+        left.remove(heir)
+    return not left
 
 
 def may_be_spot(node: NewNode) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.apis import labels
@@ -15,13 +15,12 @@ from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode
 
 
-def node_price(state: StateNode, types: Iterable[InstanceType]) -> float | None:
+def node_price(state: StateNode, types: Mapping[str, InstanceType]) -> float | None:
     """Return the price of the node's offering in $/h, by its type, zone, capacity type and
-    reservation, to be had now or not; None when it is not among these types.
+    reservation, to be had now or not; None when it is not among these types, given by name.
     """
     carried = state.labels
-    name = carried.get(labels.INSTANCE_TYPE)
-    kind = next((one for one in types if one.name == name), None)
+    kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
     if kind is None:
         return None
     prices = [one.price for one in kind.offerings if _is_of(one, carried)]

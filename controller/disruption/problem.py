@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controller.apis.nodepool import NodePool
@@ -43,7 +43,8 @@ class DisruptionProblem:
 
     `snapshot` has the nodes, the pods that run, and the dynamic pools that are ready;
     `node_pools` are all of them, by name. `pending` pods wait for a node, and get one from
-    somebody else: here they only take room.
+    somebody else: here they only take room. `resting` nodes could not be disrupted a moment ago,
+    and are let stay for a while.
     """
 
     snapshot: Snapshot
@@ -52,3 +53,11 @@ class DisruptionProblem:
     pending: tuple[Pod, ...] = ()
     scheduling: Settings = field(default_factory=Settings)
     settings: DisruptionSettings = field(default_factory=DisruptionSettings)
+    resting: frozenset[str] = frozenset()
+
+    def without(self, names: Collection[str]) -> DisruptionProblem:
+        """Return the cluster with these nodes on their way out."""
+        nodes = tuple(
+            replace(one, deleting=True) if one.name in names else one for one in self.snapshot.nodes
+        )
+        return replace(self, snapshot=replace(self.snapshot, nodes=nodes))

@@ -21,8 +21,10 @@ from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Worker
 from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import SCALABLES, Resolution
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.disruption.disruptor import Disruptor
+from controller.reconcilers.disruption.disruptor import Disruptor, Judge
+from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.interruption.listener import Listener
+from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclaim.finalization import Finalization
@@ -76,6 +78,7 @@ class Ports:
     metrics: Metrics
     clock: Clock
     solve: Solve
+    judge: Judge
     spreads: DefaultSpreads
 
 
@@ -127,12 +130,15 @@ class Assembly:
             *((self._buffers,) if gates.capacity_buffer else ()),
             *((self._static,) if gates.static_capacity else ()),
         )  # fmt: skip
-        self._disruption = singleton(
-            "disruption", Disruptor(api, cluster, recorder, metrics, clock)
-        )
+        writer = ClaimWriter(api, cluster, metrics, clock, provisioner.plan)
+        orchestrator = Orchestrator(api, cluster, recorder, metrics, clock, writer)
+        disruptor = Disruptor(cloud, cluster, recorder, metrics, clock, ports.judge, orchestrator)
+        self._disruption = singleton("disruption", disruptor)
+        self._disruption_queue = singleton("disruption.queue", orchestrator)
         self._singletons = [
             singleton("provisioner", provisioner),
             self._disruption,
+            self._disruption_queue,
             singleton(
                 "nodeclaim.garbagecollection",
                 GarbageCollection(api, cloud, cluster, metrics, clock),
@@ -244,6 +250,7 @@ class Assembly:
             self._nodes.nudge(claim.status.node_name)
         if after is None:
             self._classes.nudge(claim.spec.node_class_ref.name)
+        self._disruption_queue.nudge()
         if _is_consolidatable(after) and not _is_consolidatable(before):
             self._disruption.nudge()
 

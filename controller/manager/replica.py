@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from controller.apis.kinds import SERVICE
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
+from controller.disruption.problem import DisruptionSettings
 from controller.kube.access import Access
 from controller.kube.client import Client
 from controller.manager import handlers, memory, probes
@@ -29,7 +30,7 @@ from controller.manager.configuration import default_constraints
 from controller.manager.leadership import Leadership
 from controller.manager.metering import MeteredCloud
 from controller.manager.overlaying import OverlaidCloud
-from controller.manager.solving import Solver, SpreadingSolve, TimedSolve
+from controller.manager.solving import Solver, SpreadingSolve, TimedJudge, TimedSolve
 from controller.manager.watches import Watches, followed
 from controller.options import Options, not_there
 from controller.reconcilers.clock import Clock, utc_now
@@ -44,6 +45,9 @@ from controller.telemetry.metrics import Metrics
 
 LEASE_QPS = 10
 """The Lease has connections and a budget of its own: no crowd of requests may delay it."""
+
+JUDGING_NICENESS = 10
+"""Thinking about disruption gives way to placing pods, which gives way to everything else."""
 
 CloudFactory = Callable[[Options, str], RunningCloud]
 """Makes the cloud from the settings and the address of the cluster's DNS service."""
@@ -107,8 +111,9 @@ class Replica:
             own = owned.enter_async_context
             api = await own(self._client(options.kube_client_qps, options.kube_client_burst))
             lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))
-            solver = Solver()
+            solver, judging = Solver(), Solver(niceness=JUDGING_NICENESS)
             owned.callback(solver.stop)
+            owned.callback(judging.stop)
             host = options.bind_address
             health = probes.health(lambda: self._cluster.awaited)
             await own(probes.serving(health, host, options.health_probe_port))
@@ -124,7 +129,7 @@ class Replica:
             if options.feature_gates.node_overlay:
                 cloud = OverlaidCloud(cloud, self._cluster)
             solve = self._solve(solver)
-            assembly = self._assembled(api, cloud, solve)
+            assembly = self._assembled(api, cloud, solve, self._judge(judging))
             self._cluster.tell(assembly.told)
             watches = Watches(api, self._cluster)
             async with asyncio.TaskGroup() as tasks:
@@ -140,15 +145,30 @@ class Replica:
         )
 
     def _solve(self, solver: Solver) -> SpreadingSolve:
-        settings = Settings(
+        timed = TimedSolve(solver, self._scheduling(), self._options.solve_time_limit)
+        return SpreadingSolve(timed, self._spreads)
+
+    def _judge(self, solver: Solver) -> TimedJudge:
+        options = self._options
+        settings = DisruptionSettings(
+            eviction_price=options.disruption_eviction_price,
+            horizon=options.disruption_horizon,
+            cool_down=options.disruption_cool_down,
+            spot_to_spot=options.feature_gates.spot_to_spot_consolidation,
+        )
+        limit = options.disruption_time_limit
+        return TimedJudge(solver, self._spreads, self._scheduling(), settings, limit)
+
+    def _scheduling(self) -> Settings:
+        return Settings(
             preference_policy=self._options.preference_policy,
             min_values_policy=self._options.min_values_policy,
             ignore_dra_requests=self._options.ignore_dra_requests,
         )
-        timed = TimedSolve(solver, settings, self._options.solve_time_limit)
-        return SpreadingSolve(timed, self._spreads)
 
-    def _assembled(self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve) -> Assembly:
+    def _assembled(
+        self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve, judge: TimedJudge
+    ) -> Assembly:
         options = self._options
         ports = Ports(
             api=api,
@@ -158,6 +178,7 @@ class Replica:
             metrics=self._metrics,
             clock=self._clock,
             solve=solve,
+            judge=judge,
             spreads=self._spreads,
         )
         ca = base64.b64encode(self._access.ca.encode()).decode()

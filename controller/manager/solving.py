@@ -26,6 +26,8 @@ import msgspec
 
 from controller.apis.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.disruption.commands import Confirmation, Decision
+from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -50,7 +52,9 @@ class SolverError(RuntimeError):
 class Solver:
     """A process that computes functions of values; functions and values must be picklable."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, niceness: int = 5) -> None:
+        """Compute at this niceness: solving must not starve the loop that renews the lease."""
+        self._niceness = niceness
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
         self._turn = asyncio.Lock()
@@ -104,7 +108,9 @@ class Solver:
         if self._pipe is None or self._process is None or not self._process.is_alive():
             self.stop()
             ours, theirs = _spawning.Pipe()
-            self._process = _spawning.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process = _spawning.Process(
+                target=_serve, args=(theirs, self._niceness), daemon=True
+            )
             self._process.start()
             theirs.close()
             self._pipe = ours
@@ -155,6 +161,52 @@ class SpreadingSolve:
         await self.solve.warm_up()
 
 
+@dataclass(frozen=True, slots=True)
+class TimedJudge:
+    """Asks what should be disrupted, with the spread constraints that the cluster gives pods.
+
+    Its solver should be nobody else's: pods that wait must not wait for this.
+    """
+
+    solver: Solver
+    spreads: DefaultSpreads
+    scheduling: Settings
+    settings: DisruptionSettings
+    time_limit: timedelta
+
+    async def decide(self, problem: DisruptionProblem) -> Decision:
+        """Return what to do now, the best that is found in time."""
+        return await self._ask(decide, problem)
+
+    async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
+        """Return what of a decision to consolidate still stands."""
+        return await self._ask(confirm, problem, decision)
+
+    async def _ask(
+        self, function: Callable[..., Answer], problem: DisruptionProblem, *more: Any
+    ) -> Answer:
+        snapshot = problem.snapshot
+        offer = msgspec.msgpack.encode(snapshot.instance_types)
+        problem = dataclasses.replace(
+            problem,
+            # Who runs may have to move, and is then spread as whoever waits.
+            snapshot=dataclasses.replace(
+                snapshot, instance_types={}, pods=tuple(self.spreads.applied(snapshot.pods))
+            ),
+            pending=tuple(self.spreads.applied(problem.pending)),
+            scheduling=self.scheduling,
+            settings=self.settings,
+        )
+        return await self.solver.solve(
+            function,
+            msgspec.msgpack.encode(problem),
+            offer,
+            self.time_limit.total_seconds(),
+            *more,
+            seconds=(self.time_limit + OVERDUE).total_seconds(),
+        )
+
+
 @dataclass(slots=True)
 class _Hourglass:
     seconds: float
@@ -192,6 +244,29 @@ def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) 
     )
 
 
+def decide(question: bytes, offer: bytes, seconds: float) -> Decision:
+    """Decide what to disrupt, in so many seconds at most; called in the solver's process.
+
+    `question` is the problem without its instance types, `offer` is those; in MessagePack.
+    """
+    from controller.disruption import methods
+
+    return methods.decide(_problem(question, offer), expired=_Hourglass(seconds))
+
+
+def confirm(question: bytes, offer: bytes, seconds: float, decision: Decision) -> Confirmation:
+    """Say what of a decision still stands; asked as `decide` is."""
+    from controller.disruption import methods
+
+    return methods.confirm(_problem(question, offer), decision, expired=_Hourglass(seconds))
+
+
+def _problem(question: bytes, offer: bytes) -> DisruptionProblem:
+    problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
+    snapshot = dataclasses.replace(problem.snapshot, instance_types=_decoded(offer))
+    return dataclasses.replace(problem, snapshot=snapshot)
+
+
 @functools.lru_cache(maxsize=1)
 def _decoded(offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
     return msgspec.msgpack.decode(offer, type=dict[str, tuple[InstanceType, ...]])
@@ -223,13 +298,12 @@ def _ask(pipe: Connection, question: Any) -> tuple[Any, str | None]:
     return answer
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, niceness: int) -> None:
     """Answer questions until nobody asks any more."""
     # The owner decides when to end; a signal to the whole group is meant for it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Solving must not starve the loop that renews the lease.
-    os.nice(5)
+    os.nice(niceness)
     while True:
         try:
             function, arguments = pipe.recv()

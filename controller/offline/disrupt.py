@@ -20,9 +20,10 @@ from rich.console import Console
 
 from controller.apis import labels
 from controller.apis.meta import to_wire
+from controller.disruption import candidates
 from controller.disruption.applying import applied
-from controller.disruption.commands import Command
-from controller.disruption.methods import Decision, candidates_of, cost, decide
+from controller.disruption.commands import Command, Decision
+from controller.disruption.methods import decide
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
 from controller.disruption.simulation import Simulation
 from controller.offline.solve import (
@@ -146,7 +147,7 @@ def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) 
     """Decide, and with `until_steady` carry out and decide again; each look, and the proof of
     the bound, may take so many seconds.
     """
-    course = Course(problem, cost(problem))
+    course = Course(problem, candidates.cost(problem))
     began = time.perf_counter()
     while True:
         decision = _look(course.problem, seconds)
@@ -180,10 +181,10 @@ def _lower_bound(problem: DisruptionProblem, seconds: float) -> float:
     """Return what no arrangement of the pods that may move costs less than, with the nodes that
     must stay, in $/h.
     """
-    open_ = candidates_of(problem).admitted
+    open_ = candidates.found(problem).admitted
     simulation = Simulation(problem, open_, expired=deadline(time.perf_counter() + seconds))
     return simulation.least_cost([one.name for one in open_]) + (
-        cost(problem) - sum(one.price for one in open_)
+        candidates.cost(problem) - sum(one.price for one in open_)
     )
 
 

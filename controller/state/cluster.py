@@ -34,6 +34,7 @@ from controller.state.pods import (
     is_reschedulable,
     is_terminal,
 )
+from controller.state.relevance import matters
 from controller.state.sharing import Replicas
 from controller.state.snapshot import Snapshot
 from controller.state.waiting import Waiting
@@ -112,6 +113,8 @@ class Cluster:
         self._nominated: dict[str, _Nomination] = {}
         self._buffer_pods: dict[str, tuple[Pod, ...]] = {}
         self._buffered: frozenset[str] = frozenset()
+        self.revision = 0
+        """Grows whenever something changes that could make nodes superfluous, or needed."""
 
     def tell(self, listener: Listener) -> None:
         """Tell `listener` of every change from now on, whoever brought it.
@@ -160,6 +163,8 @@ class Cluster:
             return
         if kind == kinds.POD:
             value = cast("T", self._replicas.shared(cast(Pod, value)))
+        if before is None or matters(kind, before, value):
+            self.revision += 1
         if before is not None:
             self._unindex(kind, key, before)
         self._objects[kind][key] = value
@@ -175,10 +180,12 @@ class Cluster:
     def mark_for_deletion(self, *names: str) -> None:
         """Hold machines, named by node or by claim, for gone in every snapshot from now on."""
         self._marked.update(names)
+        self.revision += 1
 
     def unmark(self, *names: str) -> None:
         """Hold machines no longer for gone: they could not be deleted."""
         self._marked.difference_update(names)
+        self.revision += 1
 
     def nominate(self, name: str, pods: Sequence[Pod], until: datetime) -> None:
         """Keep disruption off a machine, named by node or by claim: pods are on their way to it.
@@ -189,6 +196,15 @@ class Cluster:
         expected = {pod.key: pod for pod in (*(known.pods if known else ()), *pods)}
         last = max(until, known.until) if known else until
         self._nominated[name] = _Nomination(tuple(expected.values()), last)
+
+    def withdraw(self, name: str, pods: Iterable[Pod]) -> None:
+        """Take back that these pods are on their way to a machine."""
+        known = self._nominated.get(name)
+        if known is None:
+            return
+        gone = {pod.key for pod in pods}
+        left = tuple(pod for pod in known.pods if pod.key not in gone)
+        self._nominated[name] = _Nomination(left, known.until)
 
     def expect_in_buffer(self, name: str, pods: Sequence[Pod]) -> None:
         """Take in the pods that stand for a buffer's room; it is named `namespace/name`."""
@@ -422,6 +438,7 @@ class Cluster:
 
     def _remove(self, kind: Kind[Any], key: str) -> None:
         value = self._objects[kind].pop(key)
+        self.revision += 1
         self._unindex(kind, key, value)
         if kind == kinds.POD:
             self._waiting.change(value, None)

@@ -26,7 +26,7 @@ from controller.apis.nodeclaim import INSTANCE_TERMINATING, NodeClaim
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.cloudprovider.provider import Notice
-from controller.disruption.commands import Command, Reason
+from controller.disruption.commands import Command, Decision, Reason
 from controller.scheduling.results import Results
 
 # A second series per counter, with the time of its birth, doubles what a scrape costs.
@@ -191,6 +191,23 @@ class Metrics:
         pools = Tally(candidate.node_pool.metadata.name for candidate in command.candidates)
         for pool in pools:
             self._decisions_by_pool.labels(pool, *decision).inc()
+
+    @contextlib.contextmanager
+    def deciding(self) -> Iterator[Callable[[Decision], None]]:
+        """Time a decision what to disrupt; yields what tells of its outcome."""
+        began = time.perf_counter()
+
+        def decided(decision: Decision) -> None:
+            seconds = time.perf_counter() - began
+            kinds = {_decision(command)[1:] for command in decision.commands}
+            for kind in kinds or {(Reason.UNDERUTILIZED.label, "")}:
+                self._evaluation.labels(*kind).observe(seconds)
+
+        yield decided
+
+    def not_confirmed(self, command: Command) -> None:
+        """A command was given up, because the cluster had changed before it was begun."""
+        self._failed_validations.labels(_decision(command)[2]).inc()
 
     def failed(self, command: Command) -> None:
         """A command to disrupt nodes has ended, and some of them had to be let stay."""
@@ -370,6 +387,15 @@ class Metrics:
         self._failures = counter(
             f"{disruption}_queue_failures_total", "Commands that could not be finished.", *decision
         )
+        self._evaluation = histogram(
+            f"{disruption}_decision_evaluation_duration_seconds", "Decisions what to disrupt.",
+            "reason", "consolidation_type",
+        )  # fmt: skip
+        self._failed_validations = counter(
+            f"{disruption}_failed_validations_total",
+            "Commands that no longer stood when they were to be carried out.",
+            "consolidation_type",
+        )  # fmt: skip
         self._allowed = gauge(
             "karpenter_nodepools_allowed_disruptions", "Nodes that budgets let go now.",
             "nodepool", "reason",
@@ -456,5 +482,8 @@ def _observe_since(histogram: Histogram, pool: str, since: datetime | None, now:
 
 def _decision(command: Command) -> tuple[str, str, str]:
     """Return a command's labels: decision, reason and type of consolidation."""
-    kind = "empty" if command.reason is Reason.EMPTY else ""
+    if command.reason is Reason.UNDERUTILIZED:
+        kind = "multi" if len(command.candidates) > 1 else "single"
+    else:
+        kind = "empty" if command.reason is Reason.EMPTY else ""
     return command.decision, command.reason.label, kind

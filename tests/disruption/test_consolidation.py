@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from controller.disruption.applying import applied
-from controller.disruption.commands import Reason
-from controller.disruption.methods import Decision, cost, decide
+from controller.disruption.candidates import cost
+from controller.disruption.commands import Decision, Reason
+from controller.disruption.methods import confirm, decide
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
 from controller.state.world import load
 from tests.disruption.clusters import conditions, node_and_claim, underused
@@ -363,3 +364,124 @@ def test_the_same_cluster_gets_the_same_answer() -> None:
     cluster = underused(150, 7)
 
     assert decided(cluster) == decided(cluster)
+
+
+def test_what_would_be_decided_again_stands() -> None:
+    cluster = world(("big", "large", pods("a", 4)), ("b", "small", pods("b", 3)))
+    current = problem(cluster)
+    decision = decide(current)
+
+    found = confirm(current, decision)
+
+    assert found.commands == decision.commands
+    assert decision.commands
+    assert not found.rejected
+
+
+HALF_EMPTY = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(4)]
+
+
+def changed(cluster: dict[str, Any], what: str, victim: str) -> dict[str, Any]:
+    """Return the cluster as it is a moment later."""
+    if what == "the node filled up":
+        more = world((victim, "small", pods("late", 3)))["pods"]
+        return {**cluster, "pods": [*cluster["pods"], *more]}
+    if what == "a pod must not be moved":
+        for one in cluster["pods"]:
+            if one["spec"]["nodeName"] == victim:
+                one["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    if what == "pods came or went":
+        for claim in cluster["nodeClaims"]:
+            if claim["status"]["nodeName"] == victim:
+                claim["status"]["conditions"] = conditions(("Launched", "Initialized"))
+    if what == "the budget is used up":
+        cluster["nodePools"] = [pool(budgets=[{"nodes": "0"}])]
+    if what == "the homes are full":
+        for n in range(4):
+            if f"n{n}" != victim:
+                cluster["pods"] += world((f"n{n}", "small", pods(f"late{n}", 3)))["pods"]
+    return cluster
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "the node filled up",
+        "a pod must not be moved",
+        "pods came or went",
+        "the budget is used up",
+        "the homes are full",
+    ],
+)
+def test_what_has_changed_meanwhile_does_not_stand(what: str) -> None:
+    cluster = world(*HALF_EMPTY, pools=[pool(budgets=[{"nodes": "1"}])])
+    decision = decide(problem(cluster))
+    ((victim,),) = (one.names for one in decision.commands)
+
+    found = confirm(problem(changed(cluster, what, victim)), decision)
+
+    assert not found.commands
+    assert victim in found.rejected
+
+
+def test_of_several_commands_those_stand_that_nothing_has_happened_to() -> None:
+    nodes = [(f"big{n}", "large", pods(f"big{n}", 4)) for n in range(3)]
+    cluster = world(*nodes)
+    decision = decide(problem(cluster))
+    assert len(decision.commands) == 3, "each becomes a small node of its own"
+    cluster["pods"] += world(("big0", "large", pods("late", 15)))["pods"]
+
+    found = confirm(problem(cluster), decision)
+
+    assert {name for one in found.commands for name in one.names} == {"big1", "big2"}
+    assert set(found.rejected) == {"big0"}
+
+
+def test_pods_are_not_sent_to_nodes_that_were_held_back() -> None:
+    cluster = world(*HALF_EMPTY, pools=[pool(budgets=[{"nodes": "2"}])])
+    decision = decide(problem(cluster))
+    assert decision.held_back
+
+    found = confirm(problem(cluster), decision)
+
+    homes = {name for one in found.commands for name in one.moves}
+    assert homes
+    assert not homes & decision.held_back
+
+
+def drifted(*names: str, replicas: int, **more: Any) -> dict[str, Any]:
+    """Return a cluster of a pool of fixed size, some nodes of which have drifted."""
+    static = pool()
+    static["spec"]["replicas"] = replicas
+    static["spec"] |= more
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(3)]
+    cluster = world(*nodes, pools=[static])
+    for claim in cluster["nodeClaims"]:
+        if claim["status"]["nodeName"] in names:
+            claim["status"]["conditions"] += conditions(("Drifted",))
+    return cluster
+
+
+def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template() -> None:
+    found = decided(drifted("n0", "n2", replicas=3))
+
+    assert [one.names for one in found.commands] == [{"n0"}, {"n2"}]
+    for command in found.commands:
+        (heir,) = command.replacements
+        assert (command.reason, heir.instance_types) == (Reason.DRIFTED, ())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "more", "count", "why"),
+    [
+        pytest.param(2, {}, 0, "more nodes than its replicas", id="too many already"),
+        pytest.param(3, {"limits": {"nodes": "4"}}, 1, "leaves no room", id="limit"),
+    ],
+)
+def test_heirs_come_within_the_limits_of_their_pool(
+    replicas: int, more: dict[str, Any], count: int, why: str
+) -> None:
+    found = decided(drifted("n0", "n2", replicas=replicas, **more))
+
+    assert len(found.commands) == count
+    assert why in found.blocked["n2"]

@@ -50,7 +50,7 @@ from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
-from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
+from tests.reconcilers.world import SameProcess, make_class, make_pool, make_waiting_pod
 
 OPTIONS = Options(
     cluster_name="joiner",
@@ -97,6 +97,7 @@ class World:
             metrics=self.metrics,
             clock=clock,
             solve=solve,
+            judge=SameProcess(),
             spreads=DefaultSpreads((), self.cluster),
         )
         self.assembly = Assembly(ports, options)

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -18,13 +18,20 @@ from controller.apis.pods import Pod, PodTemplateSpec
 from controller.apis.taints import Taint
 from controller.apis.workloads import DaemonSet, DaemonSetSpec
 from controller.cloudprovider.fake import make_instance_type
+from controller.disruption import methods
+from controller.disruption.commands import Reason
+from controller.disruption.problem import UNCALM, DisruptionProblem
 from controller.manager import solving
-from controller.manager.solving import Solver, SolverError, TimedSolve
+from controller.manager.solving import Solver, SolverError, TimedJudge, TimedSolve
 from controller.scheduling.encoding import encoding
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
+from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
+from controller.state.spreads import DefaultSpreads
+from controller.state.world import load
+from tests.disruption.clusters import underused
 from tests.reconcilers.world import make_pool, make_waiting_pod
 from tests.testbed.eventually import eventually
 
@@ -190,3 +197,25 @@ async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
     solve = TimedSolve(solver, Settings(), timedelta(seconds=0.05))
     with pytest.raises(SolverError, match="no answer"):
         await solve([make_waiting_pod("web")], WORLDS["as it was"])
+
+
+async def test_disruption_is_decided_there_as_it_would_be_here(solver: Solver) -> None:
+    cluster = load(underused(30, 1))
+    problem = DisruptionProblem(
+        snapshot=cluster.snapshot,
+        node_pools={one.metadata.name: one for one in cluster.node_pools},
+        now=datetime(2026, 11, 1, tzinfo=UTC),
+        pending=cluster.pods,
+    )
+    spreads = DefaultSpreads((), Cluster())
+    judge = TimedJudge(solver, spreads, Settings(), UNCALM, timedelta(seconds=30))
+    expected = methods.decide(dataclasses.replace(problem, settings=UNCALM))
+
+    decision = await judge.decide(problem)
+
+    assert decision == expected
+    assert [one.reason for one in decision.commands] == [Reason.UNDERUTILIZED] * len(
+        decision.commands
+    )
+    assert (await judge.confirm(problem, decision)).commands == decision.commands
+    assert decision.commands

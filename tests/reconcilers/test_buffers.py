@@ -17,9 +17,8 @@ from controller.apis.pods import PodTemplateSpec
 from controller.apis.workloads import Deployment, PodTemplate, ScalableSpec
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
-from controller.reconcilers.disruption.disruptor import Disruptor
 from tests.reconcilers.test_provisioning import Scenario
-from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+from tests.reconcilers.world import World, make_class, make_disruptor, make_pool, make_waiting_pod
 
 SPEC = make_waiting_pod("mould", cpu="600m", memory="1Gi").spec
 TEMPLATE = PodTemplate(
@@ -197,7 +196,7 @@ async def test_a_node_that_keeps_room_for_a_buffer_is_not_empty_until_the_buffer
     await scenario.round()
     (claim,) = world.claims()
     await settled(world, await launched(world, claim))
-    disruptor = Disruptor(world.api, world.cluster, world.recorder, world.metrics, world.clock)
+    disruptor = make_disruptor(world)
 
     async def pass_a_minute() -> None:
         for _ in range(60):

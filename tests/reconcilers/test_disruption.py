@@ -23,13 +23,13 @@ from controller.apis.nodeclaim import (
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
-from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from tests.reconcilers.world import (
     CLASS,
     READY,
     World,
     make_class,
+    make_disruptor,
     make_pool,
     make_running_pod,
     make_waiting_pod,
@@ -41,9 +41,7 @@ class Scenario:
 
     def __init__(self, nodes: int, **disruption: object) -> None:
         self.world = world = World()
-        self.disruptor = Disruptor(
-            world.api, world.cluster, world.recorder, world.metrics, world.clock
-        )
+        self.disruptor = make_disruptor(world)
         world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
         for number in range(nodes):
             self.add(number)
@@ -77,6 +75,7 @@ class Scenario:
         for _ in range(seconds):
             with suppress(ApiError):
                 await self.disruptor.run_once()
+                await self.disruptor.orchestrator.run_once()
             self.world.see()
             self.world.pass_time(seconds=1)
 

@@ -1,7 +1,9 @@
-"""Carries commands out: marks nodes, deletes their claims, takes back what cannot be done.
+"""Carries commands out: marks nodes, makes those in their place, deletes claims, takes back what
+cannot be done.
 
 A node on its way out is marked before its claim is deleted: by a taint, so that no pod comes,
-and by a condition of its claim that says why. A mark counts only while its command is under
+and by a condition of its claim that says why. What comes in its place is made next, and only
+when that is ready for pods does the claim go. A mark counts only while its command is under
 way here. Whoever bears one otherwise (its writing was cut off, its claim could not be deleted,
 the controller that wrote it has died) loses it, and what loses it is looked for in every
 round. So no mark outlives its reason, whichever write failed.
@@ -11,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controller.apis import conditions
-from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kinds import NODE, NODE_CLAIM, POD
 from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import DISRUPTION_REASON
+from controller.apis.nodeclaim import DISRUPTION_REASON, INITIALIZED, NodeClaim
+from controller.apis.pods import Pod
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,
@@ -26,17 +30,32 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.apiserver.port import ApiServer
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate, Command
 from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.writing import patched, with_condition, with_conditions
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
+RETRY = timedelta(seconds=1)
+"""How soon to look again at a command that is under way."""
+
+IDLE = timedelta(seconds=10)
+
 PATIENCE = timedelta(minutes=10)
 """How long a claim's deletion is tried when the API server does not say what became of it."""
+
+READINESS = timedelta(minutes=10), timedelta(hours=1)
+READINESS_PER_NODE = timedelta(milliseconds=80)
+"""How long new nodes may take to be ready for pods: so much for each node on its way out,
+between the two."""
+
+UNDISTURBED = timedelta(hours=1)
+"""How long a node is kept at most for pods that are to move there and have not left yet."""
 
 REST = timedelta(minutes=1)
 """How long a node that could not be disrupted is left alone."""
@@ -48,13 +67,16 @@ log = logging.getLogger(__name__)
 class Underway:
     """A command being carried out: since when, and whose claims are still to be deleted.
 
-    It has `failed` once a node of it had to be let stay.
+    `heirs` are the claims made in their place. It has `failed` once a node of it had to be let
+    stay. `deleting_since` is when nothing stood in the way of the first deletion any more.
     """
 
     command: Command
     since: datetime
     left: list[Candidate]
+    heirs: tuple[NodeClaim, ...] = ()
     failed: bool = False
+    deleting_since: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -66,53 +88,171 @@ class Orchestrator:
     recorder: Recorder
     metrics: Metrics
     clock: Clock
+    writer: ClaimWriter
     _underway: list[Underway] = field(default_factory=list)
-    _resting: dict[str, datetime] = field(default_factory=dict)
+    _resting: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run_once(self) -> timedelta:
+        """Take what is under way a step further; returns when to look again."""
+        await self.advance()
+        return RETRY if self._underway else IDLE
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a command is under way."""
-        return bool(self._underway)
+    def resting(self) -> frozenset[str]:
+        """The names of nodes that could not be disrupted a moment ago."""
+        now = self.clock()
+        self._resting = {uid: one for uid, one in self._resting.items() if one[1] > now}
+        return frozenset(name for name, _ in self._resting.values())
 
-    def rests(self, candidate: Candidate) -> bool:
-        """Whether a node could not be disrupted a moment ago, for a reason that may last."""
-        return candidate.claim.metadata.uid in self._resting
-
-    async def begin(self, command: Command) -> bool:
-        """Mark a command's nodes and delete their claims; returns whether any could be marked."""
-        log.info(
-            "disrupting nodes",
-            extra={"reason": command.reason.label, "nodes": [c.name for c in command.candidates]},
-        )
-        underway = Underway(command, self.clock(), list(command.candidates))
-        could = await asyncio.gather(*(self._mark(c, underway) for c in command.candidates))
-        marked = [one for one, done in zip(command.candidates, could, strict=True) if done]
+    async def begin(
+        self, command: Command, types: Mapping[str, Iterable[InstanceType]] | None = None
+    ) -> bool:
+        """Mark a command's nodes, make those in their place, and have the claims go when those
+        are ready; returns whether it is under way. `types` are those each pool saw.
+        """
+        known = self._as_known(command)
+        if known is None:
+            log.info("nodes changed before their disruption", extra=_told(command))
+            return False
+        log.info("disrupting nodes", extra={**_told(known), "why": known.why})
+        underway = Underway(known, self.clock(), list(known.candidates))
+        could = await asyncio.gather(*(self._mark(c, underway) for c in known.candidates))
+        marked = [one for one, done in zip(known.candidates, could, strict=True) if done]
+        if known.replacements and len(marked) < len(known.candidates):
+            return False  # the marks that were made are taken off in the next round
+        if marked:
+            underway.command = replace(known, candidates=tuple(marked))
+            if not await self._make_heirs(underway, types or {}):
+                self._give_up_all(underway, "nothing could be made in their place")
+                self.metrics.failed(underway.command)
+                return False
+            # No wait comes between the last claim and this: nobody may count both for staying.
+            self.cluster.mark_for_deletion(*(one.claim.metadata.name for one in marked))
+            self.metrics.decided(underway.command)
+            for name, pods in self._expected(underway):
+                self.writer.expect(name, pods, UNDISTURBED)
+            await self._tell_launching(underway)
         underway.left = marked
         self._underway.append(underway)
-        if marked:
-            underway.command = replace(command, candidates=tuple(marked))
-            self.metrics.decided(underway.command)
-            self.cluster.mark_for_deletion(*(one.claim.metadata.name for one in marked))
         await self.advance()
         return bool(marked)
 
     async def advance(self) -> None:
         """Take every command that is under way as far as it can go now."""
-        now = self.clock()
-        self._resting = {uid: until for uid, until in self._resting.items() if until > now}
-        for one in self._underway:
-            ended = await asyncio.gather(*(self._delete(c, one) for c in one.left))
-            one.left = [c for c, done in zip(one.left, ended, strict=True) if not done]
-        for one in self._underway:
-            if one.failed and not one.left:
-                self.metrics.failed(one.command)
-        self._underway = [one for one in self._underway if one.left]
+        async with self._turn:  # two at once would count what they do twice
+            for one in tuple(self._underway):
+                if await self._is_open(one):
+                    ended = await asyncio.gather(*(self._delete(c, one) for c in one.left))
+                    one.left = [c for c, done in zip(one.left, ended, strict=True) if not done]
+                if one.failed and not one.left:
+                    self.metrics.failed(one.command)
+            self._underway = [one for one in self._underway if one.left]
 
     async def mend(self) -> None:
         """Take the marks off nodes that nobody is disrupting."""
         for state in self.cluster.state_nodes(self.clock()):
             if state.node is not None and not state.deleting and _is_marked(state):
                 await self._unmark(state)
+
+    # Nodes in the place of others.
+
+    async def _make_heirs(
+        self, underway: Underway, types: Mapping[str, Iterable[InstanceType]]
+    ) -> bool:
+        """Write the claims of a command's new nodes; returns whether all could be written."""
+        reason = underway.command.reason.label
+        for node in underway.command.replacements:
+            try:
+                claim = await self.writer.create(node, types.get(node.node_pool, ()), reason=reason)
+            except ApiError as error:
+                log.warning("creating nodeclaim: %s", error, extra={"NodePool": node.node_pool})
+                return False
+            if claim is None:
+                return False
+            underway.heirs = (*underway.heirs, claim)
+        return True
+
+    async def _is_open(self, underway: Underway) -> bool:
+        """Whether the claims may go: all that comes in their place is there. Ends the command
+        when something of it has been lost, or does not come in time.
+        """
+        if underway.deleting_since is not None:
+            return True
+        now = self.clock()
+        waiting: list[NodeClaim] = []
+        for heir in underway.heirs:
+            known = self._known(heir)
+            if known is None or known.metadata.is_deleting:
+                why = f"{heir.metadata.name}, made in their place, has gone"
+                self._give_up_all(underway, why)
+                return False
+            if not conditions.is_true(known.status.conditions, INITIALIZED):
+                waiting.append(known)
+        if not waiting:
+            underway.deleting_since = now
+            return True
+        if now >= underway.since + self._readiness():
+            names = ", ".join(one.metadata.name for one in waiting)
+            self._give_up_all(underway, f"{names}, made in their place, are not ready in time")
+            return False
+        for one in waiting:
+            message = "Nodes wait for this one to be ready before they are disrupted"
+            await self.recorder.publish(
+                NODE_CLAIM, one, "Normal", "DisruptionWaitingReadiness", message
+            )
+        return False
+
+    def _readiness(self) -> timedelta:
+        shortest, longest = READINESS
+        queued = sum(len(one.command.candidates) for one in self._underway)
+        return min(max(queued * READINESS_PER_NODE, shortest), longest)
+
+    def _expected(self, underway: Underway) -> Iterator[tuple[str, list[Pod]]]:
+        """Yield the machines, by node or by claim, with the pods that are to move there."""
+        command = underway.command
+        homes = [
+            *command.moves.items(),
+            *(
+                (heir.metadata.name, node.pods)
+                for heir, node in zip(underway.heirs, command.replacements, strict=False)
+            ),
+        ]
+        for name, keys in homes:
+            found = (self._pod(key) for key in keys)
+            yield name, [pod for pod in found if pod is not None]
+
+    def _pod(self, key: str) -> Pod | None:
+        namespace, _, name = key.rpartition("/")
+        return self.cluster.get(POD, name, namespace)
+
+    async def _tell_launching(self, underway: Underway) -> None:
+        names = ", ".join(sorted(underway.command.names)[:3])
+        message = f"Launching in place of {names}: {underway.command.reason.value}"
+        for heir in underway.heirs:
+            await self.recorder.publish(NODE_CLAIM, heir, "Normal", "DisruptionLaunching", message)
+
+    # Nodes on their way out.
+
+    def _as_known(self, command: Command) -> Command | None:
+        """Return the command with its nodes and claims as they are now; None when one of them is
+        another, or on its way out.
+        """
+        taken = {c.claim.metadata.uid for one in self._underway for c in one.command.candidates}
+        found = []
+        for one in command.candidates:
+            node, claim = self.cluster.get(NODE, one.name), self._known(one.claim)
+            if (
+                node is None
+                or node.metadata.uid != one.node.metadata.uid
+                or node.metadata.is_deleting
+                or claim is None
+                or claim.metadata.is_deleting
+                or claim.metadata.uid in taken
+            ):
+                return None
+            found.append(replace(one, node=node, claim=claim))
+        return replace(command, candidates=tuple(found))
 
     async def _mark(self, candidate: Candidate, underway: Underway) -> bool:
         node, reason = candidate.node, underway.command.reason
@@ -130,7 +270,7 @@ class Orchestrator:
             log.info("node changed before its disruption", extra=told)
             return False
         except ApiError as error:
-            self._give_up(candidate, underway, error)
+            self._give_up(candidate, underway, str(error))
             return False
         return True
 
@@ -141,12 +281,12 @@ class Orchestrator:
                 await self._ask(candidate)
             except (UnavailableError, TooManyRequestsError) as error:
                 # It may have been heard, or be heard yet: only time tells.
-                if self.clock() < underway.since + PATIENCE:
+                if self.clock() < (underway.deleting_since or underway.since) + PATIENCE:
                     return False
-                self._give_up(candidate, underway, error)
+                self._give_up(candidate, underway, str(error))
                 return True
             except ApiError as error:
-                self._give_up(candidate, underway, error)
+                self._give_up(candidate, underway, str(error))
                 return True
         reason = underway.command.reason
         policy = candidate.node_pool.spec.disruption.consolidation_policy
@@ -166,21 +306,37 @@ class Orchestrator:
 
     def _is_going(self, candidate: Candidate) -> bool:
         """Whether the claim has gone or is being deleted, by whomever."""
-        known = self.cluster.get(NODE_CLAIM, candidate.claim.metadata.name)
-        return (
-            known is None
-            or known.metadata.uid != candidate.claim.metadata.uid
-            or known.metadata.is_deleting
-        )
+        known = self._known(candidate.claim)
+        return known is None or known.metadata.is_deleting
 
-    def _give_up(self, candidate: Candidate, underway: Underway, error: ApiError) -> None:
+    def _known(self, claim: NodeClaim) -> NodeClaim | None:
+        """Return the claim as it is now; None when it has gone."""
+        known = self.cluster.get(NODE_CLAIM, claim.metadata.name)
+        return known if known is not None and known.metadata.uid == claim.metadata.uid else None
+
+    # What cannot be done.
+
+    def _give_up_all(self, underway: Underway, why: str) -> None:
+        """Let all nodes of a command stay; what was made in their place is superfluous now."""
+        for name, pods in self._expected(underway):
+            self.cluster.withdraw(name, pods)
+        self._let_stay(underway.command.candidates, underway)
+        underway.left = []
+        log.warning("cannot disrupt nodes: %s", why, extra=_told(underway.command))
+
+    def _give_up(self, candidate: Candidate, underway: Underway, error: str) -> None:
         """Let a node stay; its marks are taken off when they are next looked for."""
-        underway.failed = True
-        metadata = candidate.claim.metadata
-        self.cluster.unmark(metadata.name)
-        self._resting[metadata.uid] = self.clock() + REST
-        told = {"Node": candidate.name, "NodeClaim": metadata.name, "error": str(error)}
+        self._let_stay([candidate], underway)
+        claim = candidate.claim.metadata.name
+        told = {"Node": candidate.name, "NodeClaim": claim, "error": error}
         log.warning("cannot disrupt node", extra=told)
+
+    def _let_stay(self, candidates: Sequence[Candidate], underway: Underway) -> None:
+        underway.failed = True
+        for one in candidates:
+            metadata = one.claim.metadata
+            self.cluster.unmark(metadata.name)
+            self._resting[metadata.uid] = one.name, self.clock() + REST
 
     async def _unmark(self, state: StateNode) -> None:
         assert state.node is not None
@@ -195,6 +351,17 @@ class Orchestrator:
         except ApiError as error:
             told = {"Node": state.name, "error": str(error)}
             log.info("cannot take the mark off a node yet", extra=told)
+
+
+def _told(command: Command) -> dict[str, object]:
+    return {
+        "reason": command.reason.label,
+        "decision": command.decision,
+        "nodes": sorted(command.names),
+        "replacements": len(command.replacements),
+        "saving": round(command.saving, 4),
+        "evictions": command.evictions,
+    }
 
 
 def _is_marked(state: StateNode) -> bool:

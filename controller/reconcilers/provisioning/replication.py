@@ -20,9 +20,7 @@ from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.claims import node_claim
-from controller.scheduling.claims import labels_of
-from controller.scheduling.encoding.encoding import template
-from controller.scheduling.results import NewNode
+from controller.scheduling.templating import templated
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_daemon
@@ -75,7 +73,7 @@ class Replication:
         limit = parsed(pool.spec.limits).get(NODES)
         room = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
         for _ in range(min(missing, room)):
-            claim = await self.api.create(NODE_CLAIM, node_claim(pool, _node(pool), ()))
+            claim = await self.api.create(NODE_CLAIM, node_claim(pool, templated(pool), ()))
             self.cluster.insert_claim(claim)
             self.metrics.claim_created(claim, "provisioned")
             told = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
@@ -144,17 +142,3 @@ class Replication:
 
 def _runs(one: StateNode, pool: str) -> bool:
     return one.managed and one.node_pool == pool and not one.deleting
-
-
-def _node(pool: NodePool) -> NewNode:
-    """Return the node that the pool's template alone describes."""
-    described = template(pool)
-    return NewNode(
-        node_pool=pool.metadata.name,
-        instance_types=(),
-        requirements=described.terms,
-        price=0.0,
-        pods=(),
-        requests={},
-        labels=labels_of(described.labels, described.requirements),
-    )

@@ -1,0 +1,27 @@
+"""The node that a pool's template describes, for no pod in particular."""
+
+from __future__ import annotations
+
+from controller.apis.nodepool import NodePool
+from controller.scheduling.claims import labels_of
+from controller.scheduling.encoding.encoding import template
+from controller.scheduling.results import NewNode
+
+
+def templated(pool: NodePool) -> NewNode:
+    """Return a node as the pool's template alone asks for it.
+
+    Raises:
+        ValueError: a requirement is malformed.
+
+    """
+    described = template(pool)
+    return NewNode(
+        node_pool=pool.metadata.name,
+        instance_types=(),
+        requirements=described.terms,
+        price=0.0,
+        pods=(),
+        requests={},
+        labels=labels_of(described.labels, described.requirements),
+    )

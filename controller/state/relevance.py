@@ -1,0 +1,45 @@
+"""Which changes of the cluster could change what disruption finds in it.
+
+Nodes and claims are written many times a minute, pods many times a second, and most of it
+(heartbeats, usage, the times of events) says nothing of where pods could go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.kinds import Kind
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodes import Node
+from controller.apis.pods import Pod
+from controller.state.pods import is_terminal
+
+
+def matters(kind: Kind[Any], before: Any, after: Any) -> bool:
+    """Whether an object that was there before is another one to disruption."""
+    if kind == kinds.POD:
+        return _pod(before) != _pod(after)
+    if kind == kinds.NODE:
+        return _node(before) != _node(after)
+    if kind == kinds.NODE_CLAIM:
+        return _claim(before) != _claim(after)
+    return True
+
+
+def _pod(pod: Pod) -> tuple[object, ...]:
+    ready = conditions.is_true(pod.status.conditions, "Ready")
+    own = pod.metadata
+    return is_terminal(pod), own.is_deleting, ready, own.labels, own.annotations, pod.spec
+
+
+def _node(node: Node) -> tuple[object, ...]:
+    ready = conditions.is_true(node.status.conditions, "Ready")
+    own, protected = node.metadata, node.metadata.annotations.get(labels.DO_NOT_DISRUPT)
+    return own.is_deleting, ready, protected, own.labels, node.spec, node.status.allocatable
+
+
+def _claim(claim: NodeClaim) -> tuple[object, ...]:
+    own = claim.metadata
+    known = {(one.type, one.status) for one in claim.status.conditions}
+    return own.is_deleting, own.labels, own.annotations, known

@@ -1,0 +1,403 @@
+"""Nodes that something cheaper could do without go, once what replaces them is ready."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition, find, with_condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import (
+    CONSOLIDATABLE,
+    DISRUPTION_REASON,
+    DRIFTED,
+    INITIALIZED,
+    LAUNCHED,
+    REGISTERED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodepool import NodePool
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.taints import Requirement
+from controller.apiserver.errors import ApiError, ForbiddenError
+from controller.cloudprovider.fake import ZONES
+from controller.disruption.problem import DisruptionSettings
+from tests.reconcilers.world import (
+    CLASS,
+    READY,
+    SameProcess,
+    World,
+    make_class,
+    make_disruptor,
+    make_pool,
+    make_running_pod,
+    make_waiting_pod,
+)
+
+SETTLED = (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
+SIZES = {"c5.large": ("2", "4Gi", "29"), "m5.4xlarge": ("16", "64Gi", "234")}
+"""The smallest and the largest of the cloud's types."""
+
+ON_DEMAND = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=[labels.ON_DEMAND])
+REFUSED = ForbiddenError("the webhook says no", status=403)
+VALIDATION = 15
+
+
+class Scenario:
+    """On-demand nodes of one pool, quiet for long enough, and the loops that may take them."""
+
+    def __init__(self, **disruption: object) -> None:
+        self.world = world = World()
+        self.judge = SameProcess()
+        self.disruptor = make_disruptor(world, self.judge)
+        world.seed(make_class())
+        pool = make_pool(**{"budgets": [{"nodes": "100%"}], **disruption})  # type: ignore[arg-type]
+        spec = msgspec.structs.replace(pool.spec.template.spec, requirements=[ON_DEMAND])
+        self.change_pool(pool, template=msgspec.structs.replace(pool.spec.template, spec=spec))
+
+    def add(self, name: str, kind: str, *, pods: int = 0, drifted: bool = False) -> None:
+        """Add a node that runs so many pods of one CPU each."""
+        cpu, memory, count = SIZES[kind]
+        amounts: dict[str, int | str | float] = {"cpu": cpu, "memory": memory, "pods": count}
+        known = {
+            labels.NODEPOOL: "default",
+            labels.INSTANCE_TYPE: kind,
+            labels.ZONE: ZONES[0],
+            labels.CAPACITY_TYPE: labels.ON_DEMAND,
+            labels.ARCH: "amd64",
+            labels.OS: "linux",
+        }
+        joined = {labels.REGISTERED: "true", labels.INITIALIZED: "true", labels.HOSTNAME: name}
+        holds = (*SETTLED, DRIFTED) if drifted else SETTLED
+        claim = NodeClaim(
+            metadata=ObjectMeta(
+                name=f"claim-of-{name}", labels=known, finalizers=[labels.TERMINATION_FINALIZER]
+            ),
+            spec=NodeClaimSpec(node_class_ref=CLASS),
+            status=NodeClaimStatus(
+                provider_id=f"fake:///{name}",
+                node_name=name,
+                capacity=amounts,
+                allocatable=amounts,
+                conditions=[
+                    Condition(
+                        type=one, status="True", reason=one, last_transition_time=self.world.now
+                    )
+                    for one in holds
+                ],
+            ),
+        )
+        node = Node(
+            metadata=ObjectMeta(name=name, labels={**known, **joined}),
+            spec=NodeSpec(provider_id=f"fake:///{name}"),
+            status=NodeStatus(capacity=amounts, allocatable=amounts, conditions=READY),
+        )
+        running = (make_running_pod(f"{name}-{n}", name) for n in range(pods))
+        self.world.seed(claim, node, *running)
+
+    def change_pool(self, pool: NodePool | None = None, **spec: object) -> None:
+        """Change parts of the pool's spec."""
+        pool = pool or self.world.api.objects(kinds.NODE_POOL)[0]
+        changed = msgspec.structs.replace(pool.spec, **spec)
+        self.world.seed(msgspec.structs.replace(pool, spec=changed))
+
+    async def protect(self, name: str) -> None:
+        """Let a node stay whatever comes."""
+        annotations = {labels.DO_NOT_DISRUPT: "true"}
+        await self.world.api.patch(kinds.NODE, name, {"metadata": {"annotations": annotations}})
+        self.world.see()
+
+    async def work(self, seconds: int) -> None:
+        """Let the loops run, a second at a time; they go on after an error, as in life."""
+        for _ in range(seconds):
+            with suppress(ApiError):
+                await self.disruptor.run_once()
+                await self.disruptor.orchestrator.run_once()
+            self.world.see()
+            self.world.pass_time(seconds=1)
+
+    def going(self) -> list[str]:
+        return [c.status.node_name for c in self.world.claims() if c.metadata.is_deleting]
+
+    def made(self) -> list[NodeClaim]:
+        """The claims that the loops have made."""
+        return [c for c in self.world.claims() if not c.metadata.name.startswith("claim-of-")]
+
+    def make_ready(self, claim: NodeClaim) -> None:
+        """Let the node of a new claim come and be ready for pods."""
+        status = claim.status
+        for one in SETTLED:
+            found = with_condition(status.conditions, one, "True", now=self.world.now)
+            status = msgspec.structs.replace(status, conditions=found)
+        self.world.seed(msgspec.structs.replace(claim, status=status))
+
+    async def lose(self, claim: NodeClaim) -> None:
+        """Let a new claim come to nothing, as for want of capacity."""
+        await self.world.api.patch(
+            kinds.NODE_CLAIM, claim.metadata.name, {"metadata": {"finalizers": None}}
+        )
+        await self.world.api.delete(kinds.NODE_CLAIM, claim.metadata.name)
+        self.world.see()
+
+    def is_marked(self, name: str) -> bool:
+        """Whether the node or its claim says that it is being disrupted."""
+        node, claim = self.world.node(name), self.world.claim(f"claim-of-{name}")
+        assert node is not None
+        assert claim is not None
+        tainted = any(taint.key == labels.DISRUPTED_TAINT for taint in node.spec.taints)
+        return tainted or find(claim.status.conditions, DISRUPTION_REASON) is not None
+
+    def leaves(self, name: str) -> bool:
+        """Whether a solve would hold the node for one on its way out."""
+        machines = self.world.cluster.state_nodes(self.world.clock())
+        return next(one.deleting for one in machines if one.name == name)
+
+    def counted(self, metric: str, **told: str) -> float:
+        return sum(
+            sample.value
+            for family in self.world.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == metric and told.items() <= sample.labels.items()
+        )
+
+
+def oversized() -> Scenario:
+    """A large node runs one pod, for which a small one would do."""
+    scenario = Scenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    return scenario
+
+
+async def replaced(scenario: Scenario) -> NodeClaim:
+    """Let the loops decide to replace the node, and return the claim of the new one."""
+    await scenario.work(VALIDATION + 2)
+    (heir,) = scenario.made()
+    return heir
+
+
+async def test_a_node_whose_pods_fit_elsewhere_goes() -> None:
+    scenario = Scenario()
+    scenario.add("a", "m5.4xlarge", pods=12)
+    scenario.add("b", "c5.large", pods=1)
+    await scenario.protect("a")
+
+    await scenario.work(VALIDATION - 1)
+    assert scenario.going() == []
+    await scenario.work(3)
+
+    assert scenario.going() == ["b"]
+    assert scenario.made() == []
+    decisions = "karpenter_voluntary_disruption_decisions_total"
+    assert scenario.counted(decisions, decision="delete", reason="underutilized") == 1
+
+
+async def test_a_node_stays_until_what_replaces_it_is_ready() -> None:
+    scenario = oversized()
+
+    heir = await replaced(scenario)
+
+    assert heir.metadata.labels[labels.NODEPOOL] == "default"
+    (types,) = (r.values for r in heir.spec.requirements if r.key == labels.INSTANCE_TYPE)
+    assert "m5.4xlarge" not in types
+    assert scenario.is_marked("big"), "nothing new is placed there"
+    await scenario.work(120)
+    assert scenario.going() == []
+    assert await scenario.world.events("DisruptionWaitingReadiness")
+
+    scenario.make_ready(scenario.made()[0])
+    await scenario.work(2)
+
+    assert scenario.going() == ["big"]
+    assert await scenario.world.events("DisruptionLaunching")
+    assert await scenario.world.events("DisruptionTerminating")
+    created = "karpenter_nodeclaims_created_total"
+    assert scenario.counted(created, reason="underutilized") == 1
+
+
+async def test_a_node_is_not_held_for_gone_before_its_replacement_is_written() -> None:
+    scenario = oversized()
+    scenario.world.api.refuse("create", REFUSED, kind=kinds.NODE_CLAIM, times=100)
+
+    await scenario.work(VALIDATION + 3)
+
+    assert not scenario.leaves("big")
+    assert not scenario.is_marked("big")
+    failures = "karpenter_voluntary_disruption_queue_failures_total"
+    assert scenario.counted(failures, decision="replace", reason="underutilized") == 1
+
+
+async def test_a_node_whose_replacement_is_lost_is_given_back_and_tried_again() -> None:
+    scenario = oversized()
+    heir = await replaced(scenario)
+    assert scenario.leaves("big")
+
+    await scenario.lose(heir)
+    await scenario.work(3)
+
+    assert not scenario.is_marked("big")
+    assert not scenario.leaves("big")
+    assert scenario.going() == []
+    failures = "karpenter_voluntary_disruption_queue_failures_total"
+    assert scenario.counted(failures, decision="replace", consolidation_type="single") == 1
+    await scenario.work(60 + 10 + VALIDATION + 2)
+    assert len(scenario.made()) == 1
+
+
+async def test_a_replacement_that_is_not_ready_in_time_is_not_waited_for() -> None:
+    scenario = oversized()
+    await replaced(scenario)
+
+    await scenario.work(10 * 60)
+
+    assert scenario.going() == []
+    assert not scenario.is_marked("big")
+
+
+async def test_a_replacement_is_no_empty_node_while_its_pods_are_on_their_way() -> None:
+    scenario = oversized()
+    heir = await replaced(scenario)
+    scenario.make_ready(heir)
+    await scenario.work(2)
+    node = scenario.world.join(scenario.made()[0])
+    scenario.world.seed(
+        msgspec.structs.replace(
+            node, metadata=msgspec.structs.replace(node.metadata, labels={
+                labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true",
+            })
+        )
+    )  # fmt: skip
+
+    await scenario.work(60)
+
+    assert [c.metadata.name for c in scenario.made() if c.metadata.is_deleting] == []
+
+
+async def test_a_replacement_comes_within_the_limits_of_its_pool() -> None:
+    scenario = oversized()
+    scenario.change_pool(limits={"cpu": "8"})
+
+    await scenario.work(60)
+
+    assert scenario.made() == []
+    assert not scenario.is_marked("big")
+
+
+async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:
+    scenario = oversized()
+    await scenario.work(10)
+
+    scenario.world.seed(*(make_running_pod(f"late-{n}", "big") for n in range(12)))
+    await scenario.work(10)
+
+    assert not scenario.is_marked("big")
+    assert await scenario.world.events("ConsolidationRejected")
+    rejected = "karpenter_voluntary_disruption_failed_validations_total"
+    assert scenario.counted(rejected, consolidation_type="single") == 1
+
+
+async def test_a_steady_cluster_is_thought_about_now_and_then() -> None:
+    scenario = Scenario()
+    scenario.add("a", "c5.large", pods=1)
+
+    await scenario.work(60)
+    assert scenario.judge.asked == 1
+    await scenario.work(5 * 60)
+    assert scenario.judge.asked == 2
+
+    scenario.world.seed(make_waiting_pod("new"))
+    await scenario.work(1)
+    assert scenario.judge.asked == 3
+
+
+async def test_other_prices_are_a_reason_to_think_again() -> None:
+    scenario = Scenario()
+    scenario.add("a", "c5.large", pods=1)
+    await scenario.work(2)
+
+    scenario.world.cloud.types = scenario.world.cloud.types[:3]
+    await scenario.work(1)
+
+    assert scenario.judge.asked == 2
+
+
+async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
+    scenario = Scenario(budgets=[{"nodes": "0", "reasons": ["Underutilized"]}])
+    scenario.add("big", "m5.4xlarge", pods=1)
+
+    await scenario.work(3)
+
+    assert scenario.judge.asked == 3
+
+
+async def test_of_a_node_that_stays_it_is_said_why() -> None:
+    scenario = Scenario()
+    scenario.add("a", "c5.large", pods=1)
+
+    await scenario.work(1)
+
+    (why, _) = await scenario.world.events("Unconsolidatable")
+    assert "nothing cheaper" in why
+
+
+async def test_savings_that_do_not_pay_for_their_moves_are_left() -> None:
+    scenario = oversized()
+    scenario.judge.settings = DisruptionSettings(eviction_price=1000.0)
+
+    await scenario.work(60)
+
+    assert scenario.made() == []
+
+
+async def test_a_drifted_node_is_replaced_without_a_second_look() -> None:
+    scenario = Scenario(consolidateAfter="Never")
+    scenario.add("old", "c5.large", pods=1, drifted=True)
+
+    await scenario.work(1)
+
+    (heir,) = scenario.made()
+    assert scenario.is_marked("old")
+    scenario.make_ready(heir)
+    await scenario.work(2)
+    assert scenario.going() == ["old"]
+    disrupted = "karpenter_nodeclaims_disrupted_total"
+    assert scenario.counted(disrupted, reason="drifted") == 1
+
+
+async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
+    scenario = Scenario(budgets=[{"nodes": "2"}])
+    for number in range(5):
+        scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
+
+    await scenario.work(10)
+
+    assert [scenario.is_marked(f"old-{n}") for n in range(5)].count(True) == 2
+
+
+async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None:
+    scenario = Scenario()
+    scenario.add("old", "c5.large", pods=1, drifted=True)
+    scenario.add("new", "c5.large", pods=1)
+    scenario.change_pool(replicas=2)
+
+    await scenario.work(5)
+
+    (heir,) = scenario.made()
+    assert not [r for r in heir.spec.requirements if r.key == labels.INSTANCE_TYPE]
+    assert scenario.leaves("old")
+    assert not scenario.leaves("new")
+
+
+async def test_a_new_leader_takes_back_what_the_last_one_had_begun() -> None:
+    scenario = oversized()
+    await replaced(scenario)
+    world = scenario.world
+    world.cluster.unmark("claim-of-big")  # only its process knew
+
+    scenario.disruptor = make_disruptor(world, SameProcess(DisruptionSettings(eviction_price=1e6)))
+    await scenario.work(1)
+
+    assert not scenario.is_marked("big")
