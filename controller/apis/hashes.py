@@ -317,3 +317,12 @@ def _fnv(content: bytes) -> int:
     for byte in content:
         total = total * _PRIME & _MASK ^ byte
     return total
+
+
+def differ(then: Mapping[str, str], now: Mapping[str, str], hash_: str, version: str) -> bool:
+    """Whether annotations of a claim and of what it was made from name different hashes, under
+    these names; hashes of different versions, or none, say nothing.
+    """
+    if not (then.get(hash_) and now.get(hash_) and then.get(version)):
+        return False
+    return then[version] == now.get(version) and then[hash_] != now[hash_]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.apis import labels
+from controller.apis import hashes, labels
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.aws.instances import Described
@@ -20,7 +20,8 @@ def drift_reason(
     placement_group_id: str = "",
 ) -> str | None:
     """Return the first way in which the instance differs, or None."""
-    if _made_from_another(claim, node_class):
+    then, now = claim.metadata.annotations, node_class.metadata.annotations
+    if hashes.differ(then, now, labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION):
         return "NodeClassDrift"
     image = image_for(instance_type, node_class.status.amis)
     if image is None or image.id != claim.status.image_id:
@@ -36,12 +37,3 @@ def drift_reason(
     if labelled != placement_group_id:
         return "PlacementGroupDrift"
     return None
-
-
-def _made_from_another(claim: NodeClaim, node_class: EC2NodeClass) -> bool:
-    """Whether the class has changed since; hashes of different versions say nothing."""
-    then, now = claim.metadata.annotations, node_class.metadata.annotations
-    hashes = [written.get(labels.NODECLASS_HASH) for written in (then, now)]
-    versions = [written.get(labels.NODECLASS_HASH_VERSION) for written in (then, now)]
-    known = all(hashes) and all(versions)
-    return known and versions[0] == versions[1] and hashes[0] != hashes[1]

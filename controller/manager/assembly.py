@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from controller.apis import conditions, kinds, labels
 from controller.apis.kinds import Kind
-from controller.apis.nodeclaim import CONSOLIDATABLE, NodeClaim
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, LAUNCHED, NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
@@ -26,6 +27,7 @@ from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.interruption.listener import Listener
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
+from controller.reconcilers.nodeclaim.drift import Drift
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
@@ -114,6 +116,7 @@ class Assembly:
         self._classes = loop("nodeclass", Resolver(api, cloud, cluster, recorder, clock, ca_bundle))
         self._claims = loop("nodeclaim.lifecycle", lifecycle, MANY)
         self._consolidatable = loop("nodeclaim.disruption", Consolidatable(api, cluster, clock))
+        self._drift = loop("nodeclaim.drift", Drift(api, cloud, cluster, clock))
         self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
         self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
         self._nodes = loop("node.termination", terminator, MANY)
@@ -124,7 +127,8 @@ class Assembly:
         self._buffers = loop("capacitybuffer", Resolution(api, cluster, clock))
         self._static = loop("static.provisioning", Replication(api, cluster, metrics, clock))
         self._loops = (
-            self._pools, self._classes, self._claims, self._consolidatable, self._expiration,
+            self._pools, self._classes, self._claims, self._consolidatable, self._drift,
+            self._expiration,
             self._pod_events, self._nodes, self._nominations,
             *((self._overlays,) if gates.node_overlay else ()),
             *((self._buffers,) if gates.capacity_buffer else ()),
@@ -251,7 +255,9 @@ class Assembly:
         if after is None:
             self._classes.nudge(claim.spec.node_class_ref.name)
         self._disruption_queue.nudge()
-        if _is_consolidatable(after) and not _is_consolidatable(before):
+        if _made_from(before) != _made_from(after):
+            self._drift.nudge(claim.metadata.name)
+        if any(_holds(after, one) and not _holds(before, one) for one in (CONSOLIDATABLE, DRIFTED)):
             self._disruption.nudge()
 
     def _pool_changed(self, before: NodePool | None, after: NodePool | None) -> None:
@@ -259,6 +265,9 @@ class Assembly:
         if pool is None:
             return
         self._pools.nudge(pool.metadata.name)
+        if before is None or after is None or _wanted(before) != _wanted(after):
+            for claim in self._cluster.claims_of(pool.metadata.name):
+                self._drift.nudge(claim.metadata.name)
         if before is not None and after is not None and _offers(before) == _offers(after):
             return
         for claim in self._cluster.list(kinds.NODE_CLAIM):
@@ -276,6 +285,9 @@ class Assembly:
         for pool in self._cluster.list(kinds.NODE_POOL):
             if pool.spec.template.spec.node_class_ref.name == name:
                 self._pools.nudge(pool.metadata.name)
+        for claim in self._cluster.list(kinds.NODE_CLAIM):
+            if claim.spec.node_class_ref.name == name:
+                self._drift.nudge(claim.metadata.name)
 
     def _overlay_changed(self, before: Any, after: Any) -> None:
         overlay = after or before
@@ -328,8 +340,19 @@ def _is_same_wish(before: Any, after: Any) -> bool:
     return bool(before.metadata.generation == after.metadata.generation)
 
 
-def _is_consolidatable(claim: NodeClaim | None) -> bool:
-    return claim is not None and conditions.is_true(claim.status.conditions, CONSOLIDATABLE)
+def _holds(claim: NodeClaim | None, condition: str) -> bool:
+    return claim is not None and conditions.is_true(claim.status.conditions, condition)
+
+
+def _made_from(claim: NodeClaim | None) -> tuple[object, ...]:
+    """Return what decides whether a claim has drifted, of what stands on itself."""
+    own = claim.metadata if claim is not None else ObjectMeta()
+    return claim is None, own.labels, own.annotations, _holds(claim, LAUNCHED)
+
+
+def _wanted(pool: NodePool) -> tuple[int, Mapping[str, str]]:
+    """Return what decides whether nodes of a pool have drifted."""
+    return pool.metadata.generation, pool.metadata.annotations
 
 
 def _offers(pool: NodePool) -> tuple[int, bool]:

@@ -19,7 +19,7 @@ from controller.apis.capacitybuffer import (
 )
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
+from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED, NodeClaim
 from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.pods import Pod, PodTemplateSpec
@@ -186,6 +186,27 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
     called = {"controller": "nodeclaim.lifecycle", "method": "Create", "provider": "fake"}
     name = "karpenter_cloudprovider_duration_seconds_count"
     assert world.metrics.registry.get_sample_value(name, called) == 1
+
+
+@pytest.mark.parametrize("change", ["pool", "class"])
+async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
+    world: World, change: str
+) -> None:
+    pool, node_class = make_pool(), make_class()
+    world.api.seed(node_class, pool, make_waiting_pod("web"))
+    launched = await world.claim("Launched")
+
+    if change == "pool":
+        patch = {"spec": {"template": {"spec": {"expireAfter": "10h"}}}}
+        await world.api.patch(kinds.NODE_POOL, pool.metadata.name, patch)
+    else:
+        world.cloud.drift[launched.status.provider_id] = "AMIDrift"
+        tags = {"spec": {"tags": {"team": "a"}}}
+        await world.api.patch(kinds.EC2_NODE_CLASS, node_class.metadata.name, tags)
+
+    drifted = conditions.find((await world.claim(DRIFTED)).status.conditions, DRIFTED)
+    assert drifted is not None
+    assert drifted.reason == {"pool": "NodePoolDrifted", "class": "AMIDrift"}[change]
 
 
 async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(world: World) -> None:

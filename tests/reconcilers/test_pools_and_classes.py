@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from controller.apis import conditions, kinds, labels
+from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
-from controller.apis.nodepool import Budget, Disruption, NodePool, NodePoolStatus
+from controller.apis.nodepool import NodePool, NodePoolStatus
 from controller.apis.taints import Requirement
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
@@ -39,13 +40,6 @@ def fresh_pool(*requirements: Requirement) -> NodePool:
         pool,
         spec=msgspec.structs.replace(pool.spec, template=template),
         status=NodePoolStatus(),
-    )
-
-
-def disrupting(disruption: Disruption) -> NodePool:
-    pool = fresh_pool()
-    return msgspec.structs.replace(
-        pool, spec=msgspec.structs.replace(pool.spec, disruption=disruption)
     )
 
 
@@ -101,53 +95,13 @@ async def test_a_pool_whose_class_is_not_ready_says_why_in_the_class_s_own_words
     )
 
 
-@pytest.mark.parametrize(
-    ("disruption", "says"),
-    [
-        pytest.param(
-            Disruption(
-                consolidation_policy="WhenEmpty",
-                budgets=[Budget(reasons=["Drifted", "Empty"]), Budget(reasons=["Underutilized"])],
-            ),
-            ["budgets for Drifted"],
-            id="budgets",
-        ),
-    ],
-)
-async def test_a_disruption_setting_without_effect_is_told_by_a_pool_that_is_ready_all_the_same(
-    world: World, readiness: Readiness, disruption: Disruption, says: list[str]
+async def test_what_an_earlier_version_told_of_disruption_is_taken_back(
+    world: World, readiness: Readiness
 ) -> None:
-    world.seed(make_class(), disrupting(disruption))
-
-    await readiness.reconcile("default")
-
-    found = stored_pool(world).status.conditions
-    condition = conditions.find(found, "joiner.dev/DisruptionIncomplete")
-    assert condition is not None
-    assert condition.is_true
-    assert all(words in condition.message for words in says)
-    assert conditions.is_true(found, "Ready")
-
-
-@pytest.mark.parametrize(
-    "disruption",
-    [
-        pytest.param(Disruption(consolidation_policy="WhenEmpty"), id="empty nodes alone"),
-        pytest.param(Disruption(consolidate_after="Never"), id="never"),
-        pytest.param(
-            Disruption(consolidation_policy="WhenEmpty", budgets=[Budget(reasons=["Empty"])]),
-            id="budgets for empty nodes",
-        ),
-    ],
-)
-async def test_a_pool_whose_disruption_settings_all_have_effect_says_nothing_of_them(
-    world: World, readiness: Readiness, disruption: Disruption
-) -> None:
-    budgets = [Budget(reasons=["Drifted"])]
-    world.seed(make_class(), disrupting(Disruption(budgets=budgets)))
-    await readiness.reconcile("default")
-    world.see()
-    world.seed(msgspec.structs.replace(stored_pool(world), spec=disrupting(disruption).spec))
+    told = Condition(type="joiner.dev/DisruptionIncomplete", status="True")
+    pool = fresh_pool()
+    status = msgspec.structs.replace(pool.status, conditions=[told])
+    world.seed(make_class(), msgspec.structs.replace(pool, status=status))
 
     await readiness.reconcile("default")
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import kinds, labels
+from controller.apis import hashes, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodepool import NodePool
@@ -90,6 +90,19 @@ async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
     assert types
     assert types[0].values
     assert await scenario.world.events("Nominated")
+
+
+async def test_a_claim_bears_the_hash_of_what_it_was_made_from(scenario: Scenario) -> None:
+    pool = make_pool()
+    stale = {labels.NODEPOOL_HASH: "of what it was", labels.NODEPOOL_HASH_VERSION: "v0"}
+    metadata = msgspec.structs.replace(pool.metadata, annotations=stale)
+    scenario.world.seed(msgspec.structs.replace(pool, metadata=metadata), make_waiting_pod("web"))
+
+    await scenario.round()
+
+    (claim,) = scenario.world.claims()
+    assert claim.metadata.annotations[labels.NODEPOOL_HASH] == hashes.node_pool_hash(pool)
+    assert claim.metadata.annotations[labels.NODEPOOL_HASH_VERSION] == hashes.NODE_POOL_VERSION
 
 
 async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from controller.apis import labels, quantities
+from controller.apis import hashes, labels, quantities
 from controller.apis.meta import to_wire
 from controller.apis.nodepool import NodePool
 from controller.apis.taints import Requirement
@@ -78,9 +78,12 @@ def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> 
 
 
 def _annotations(pool: NodePool) -> dict[str, str]:
-    kept = (labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION)
-    hashes = {k: v for k, v in pool.metadata.annotations.items() if k in kept}
-    return {**(pool.spec.template.metadata.annotations or {}), **hashes}
+    # The pool's own annotations may be of what it was a moment ago.
+    made_from = {
+        labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
+        labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,
+    }
+    return {**(pool.spec.template.metadata.annotations or {}), **made_from}
 
 
 def _owner(pool: NodePool) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.meta import to_wire
 from controller.apis.nodepool import NodePool
 from controller.apiserver.port import ApiServer
-from controller.disruption.missing import missing
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
@@ -22,7 +21,6 @@ from controller.state.usage import usage
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 NODE_CLASS_READY = "NodeClassReady"
 DISRUPTION_INCOMPLETE = "joiner.dev/DisruptionIncomplete"
-"""Set while a disruption setting is accepted and has no effect; Ready does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,8 @@ class Readiness:
             now=now,
         )
         after = self._class_condition(after, pool, node_class, now)
-        after = _with_what_is_missing(after, pool, now)
+        # Earlier versions told here what they did not do yet.
+        after = conditions.without_condition(after, DISRUPTION_INCOMPLETE)
         return conditions.rolled_up(
             after, (VALIDATION_SUCCEEDED, NODE_CLASS_READY), generation=generation, now=now
         )
@@ -136,18 +135,3 @@ class Readiness:
         return await patched(
             self.api, self.cluster, NODE_POOL, pool, {"metadata": {"annotations": wanted}}
         )
-
-
-def _with_what_is_missing(found: list[Condition], pool: NodePool, now: datetime) -> list[Condition]:
-    without_effect = missing(pool)
-    if not without_effect:
-        return conditions.without_condition(found, DISRUPTION_INCOMPLETE)
-    return conditions.with_condition(
-        found,
-        DISRUPTION_INCOMPLETE,
-        "True",
-        reason="NotThereYet",
-        message="; ".join(without_effect),
-        generation=pool.metadata.generation,
-        now=now,
-    )

@@ -1,0 +1,204 @@
+"""Nodes that are no longer what their pool or class asks for are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, hashes, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import (
+    DRIFTED,
+    LAUNCHED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodepool import NodePool
+from controller.apis.taints import Requirement
+from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
+from controller.cloudprovider.fake import ZONES
+from controller.reconcilers.nodeclaim.drift import PERIOD, Drift
+from tests.reconcilers.world import CLASS, World, make_class, make_pool
+
+BOUGHT = {
+    labels.NODEPOOL: "default",
+    labels.INSTANCE_TYPE: "m5.large",
+    labels.ZONE: ZONES[0],
+    labels.CAPACITY_TYPE: labels.ON_DEMAND,
+}
+
+
+def hashed(pool: NodePool, *, version: str = hashes.NODE_POOL_VERSION) -> NodePool:
+    """Return the pool as its own reconciler leaves it."""
+    written = {
+        labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
+        labels.NODEPOOL_HASH_VERSION: version,
+    }
+    metadata = msgspec.structs.replace(pool.metadata, annotations=written)
+    return msgspec.structs.replace(pool, metadata=metadata)
+
+
+def requiring(key: str, operator: str, *values: str) -> NodePool:
+    pool = make_pool()
+    terms = [Requirement(key=key, operator=operator, values=list(values))]
+    spec = msgspec.structs.replace(pool.spec.template.spec, requirements=terms)
+    template = msgspec.structs.replace(pool.spec.template, spec=spec)
+    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+
+
+def expiring(after: str) -> NodePool:
+    pool = make_pool()
+    spec = msgspec.structs.replace(pool.spec.template.spec, expire_after=after)
+    template = msgspec.structs.replace(pool.spec.template, spec=spec)
+    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+
+
+class Scenario:
+    """A claim that was launched from a pool a while ago."""
+
+    def __init__(
+        self, carried: Mapping[str, str] | None = None, *, is_launched: bool = True
+    ) -> None:
+        self.world = world = World()
+        self.drift = Drift(world.api, world.cloud, world.cluster, world.clock)
+        pool = hashed(make_pool())
+        launched = Condition(type=LAUNCHED, status="True" if is_launched else "Unknown")
+        claim = NodeClaim(
+            metadata=ObjectMeta(
+                name="claim",
+                labels={**BOUGHT, **(carried or {})},
+                annotations=pool.metadata.annotations,
+                creation_timestamp=world.now,
+            ),
+            spec=NodeClaimSpec(node_class_ref=CLASS),
+            status=NodeClaimStatus(provider_id="fake:///1", conditions=[launched]),
+        )
+        world.seed(make_class(), pool, claim)
+
+    async def reason(self) -> str:
+        """Look, and return why the claim has drifted; empty while it has not."""
+        assert await self.drift.reconcile("claim") in (PERIOD, None)
+        self.world.see()
+        claim = self.world.claim("claim")
+        assert claim is not None
+        found = conditions.find(claim.status.conditions, DRIFTED)
+        return found.reason if found is not None else ""
+
+
+async def test_what_is_as_it_was_asked_for_has_not_drifted() -> None:
+    scenario = Scenario()
+
+    assert await scenario.reason() == ""
+    scenario.world.pass_time(hours=2)
+    assert await scenario.reason() == ""
+
+
+async def test_a_pool_that_asks_for_something_else_drifts_its_nodes_until_it_asks_again() -> None:
+    scenario = Scenario()
+    before = scenario.world.api.objects(kinds.NODE_POOL)[0]
+
+    scenario.world.seed(hashed(expiring("10h")))
+    assert await scenario.reason() == "NodePoolDrifted"
+
+    scenario.world.seed(before)
+    assert await scenario.reason() == ""
+
+
+async def test_hashes_of_different_versions_say_nothing() -> None:
+    scenario = Scenario()
+
+    scenario.world.seed(hashed(expiring("10h"), version="v99"))
+
+    assert await scenario.reason() == ""
+
+
+@pytest.mark.parametrize(
+    ("pool", "reason"),
+    [
+        pytest.param(requiring(labels.ZONE, "In", ZONES[0]), "", id="still met"),
+        pytest.param(requiring(labels.ZONE, "In", ZONES[1]), "RequirementsDrifted", id="zone"),
+        pytest.param(requiring("team", "In", "a"), "RequirementsDrifted", id="lacks a label"),
+        pytest.param(requiring("team", "NotIn", "a"), "", id="lacks what it may not be"),
+        pytest.param(requiring("team", "DoesNotExist"), "", id="lacks what must not be"),
+    ],
+)
+async def test_labels_must_meet_the_requirements_of_the_pool(pool: NodePool, reason: str) -> None:
+    scenario = Scenario()
+
+    scenario.world.seed(hashed(pool))
+
+    assert await scenario.reason() == reason
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [
+        pytest.param({labels.INSTANCE_TYPE: "m1.gone"}, id="type"),
+        pytest.param({labels.ZONE: "elsewhere"}, id="zone"),
+    ],
+)
+async def test_a_type_that_is_no_longer_sold_drifts_after_an_hour(carried: dict[str, str]) -> None:
+    scenario = Scenario(carried)
+
+    assert await scenario.reason() == ""
+    scenario.world.pass_time(hours=1, seconds=1)
+    assert await scenario.reason() == "InstanceTypeNotFound"
+
+
+async def test_a_reservation_that_ran_out_leaves_an_on_demand_node() -> None:
+    scenario = Scenario({labels.CAPACITY_TYPE: labels.RESERVED})
+    scenario.world.pass_time(hours=2)
+
+    assert await scenario.reason() == ""
+
+
+async def test_what_the_cloud_finds_is_told_in_its_words() -> None:
+    scenario = Scenario()
+    scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
+
+    assert await scenario.reason() == "AMIDrift"
+    since = scenario.world.now
+    scenario.world.pass_time(minutes=5)
+    assert await scenario.reason() == "AMIDrift"
+    claim = scenario.world.claim("claim")
+    assert claim is not None
+    found = conditions.find(claim.status.conditions, DRIFTED)
+    assert found is not None
+    assert found.last_transition_time == since, "the oldest go first"
+
+
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [
+        pytest.param(CloudProviderError("throttled"), "AMIDrift", id="cannot tell"),
+        pytest.param(NodeClaimNotFoundError("gone"), "", id="instance gone"),
+    ],
+)
+async def test_while_the_cloud_cannot_tell_nothing_changes(
+    error: CloudProviderError, after: str
+) -> None:
+    scenario = Scenario()
+    scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
+    assert await scenario.reason() == "AMIDrift"
+
+    scenario.world.cloud.fail("drift_reason", error)
+
+    assert await scenario.reason() == after
+
+
+async def test_what_is_not_launched_cannot_have_drifted() -> None:
+    scenario = Scenario(is_launched=False)
+    scenario.world.seed(hashed(expiring("10h")))
+
+    assert await scenario.reason() == ""
+
+
+async def test_a_claim_of_nobody_s_pool_does_not_drift() -> None:
+    scenario = Scenario({labels.NODEPOOL: "gone"})
+    scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
+
+    assert await scenario.reason() == ""
