@@ -1,22 +1,20 @@
-"""Kopf's part: the custom resources' events, as changes of the mirror. No logic.
+"""Kopf, the frame of the process: it signs in, starts what lives in it, watches, and stops it.
 
-Kopf runs embedded: it writes nothing to the objects (no annotations, no finalizers, no
-Kubernetes events), talks to no peers, and uses the same way to the API server as
-everything else. It has a thread and an event loop of its own, because it takes over the
-signals of the main thread and, when it ends, cancels every task of its loop.
+Kopf runs in the one event loop there is and takes over the signals. It writes nothing to
+the objects (no annotations, no finalizers, no Kubernetes events), talks to no peers, and
+uses the same way to the API server as everything else. No logic stands here. What Kopf
+cannot do is in docs/kopf.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import signal
 import ssl
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import kopf
 import msgspec
@@ -24,57 +22,78 @@ import msgspec
 from controller.apis.kinds import Kind
 from controller.apiserver.port import Change
 from controller.kube.access import Access
+from controller.manager.leadership import stopped
 
 CREDENTIALS_LAST = timedelta(minutes=5)
 """How long Kopf may use a token that lies in a file before it asks for it again."""
 
-STOP_SECONDS = 2.0
-"""How long Kopf may take to end; it has nothing to finish."""
+FATAL = kopf.ErrorsMode.PERMANENT
+"""What fails at the start or at the end is not tried again: only a new process can mend it."""
 
 Take = Callable[[Kind[Any], Change[Any]], None]
 
-log = logging.getLogger(__name__)
+
+class Life(Protocol):
+    """What lives in the frame."""
+
+    async def live(self) -> None:
+        """Run until cancelled; end in good order."""
+
+    async def until_listed(self) -> None:
+        """Wait until the custom resources have been listed: Kopf watches from then on."""
 
 
-async def run(watched: Sequence[Kind[Any]], access: Access, take: Take) -> None:
-    """Run Kopf until cancelled; `take` is called in this loop, with every change.
+async def operate(life: Life, watched: Sequence[Kind[Any]], access: Access, take: Take) -> None:
+    """Run until SIGTERM, SIGINT or the end of `life`; `take` is called with every change.
 
     Raises:
-        RuntimeError: Kopf ended by itself.
+        Exception: what `life` or Kopf failed with.
 
     """
-    loop, stop, ended = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+    frame = _Frame(life)
+    handlers = registry(watched, access, take)
+    kopf.on.startup(registry=handlers, errors=FATAL)(frame.start)
+    kopf.on.cleanup(registry=handlers, errors=FATAL)(frame.stop)
+    await kopf.operator(
+        registry=handlers,
+        settings=settings(),
+        standalone=True,
+        clusterwide=True,
+        stop_flag=frame.ended,
+    )
+    frame.raise_failure()
 
-    def hand_over(kind: Kind[Any], change: Change[Any]) -> None:
-        loop.call_soon_threadsafe(take, kind, change)
 
-    def operate() -> None:
+@dataclass(slots=True)
+class _Frame:
+    """Starts a life with Kopf and stops it with Kopf, and stops Kopf when it ends by itself."""
+
+    life: Life
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _living: asyncio.Task[None] | None = None
+
+    async def start(self, **_: Any) -> None:
+        self._living = asyncio.create_task(self.life.live(), name="life")
+        self._living.add_done_callback(lambda _: self.ended.set())
         try:
-            operator = kopf.operator(
-                registry=registry(watched, access, hand_over),
-                settings=settings(),
-                standalone=True,
-                clusterwide=True,
-                stop_flag=stop,
-            )
-            asyncio.run(operator)
-        except Exception:
-            log.exception("Kopf failed")
-        finally:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(ended.set)
+            await self.life.until_listed()
+        except asyncio.CancelledError:
+            # Kopf cleans up only what it has started to the end.
+            await self.stop()
+            raise
 
-    # It warns that signals are left alone outside the main thread, which is why it is there.
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-    threading.Thread(target=operate, name="kopf", daemon=True).start()
-    try:
-        await ended.wait()
-    finally:
-        stop.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await ended.wait()
-    raise RuntimeError("Kopf ended by itself: custom resources are no longer watched")
+    async def stop(self, **_: Any) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Kopf stumbles over a second signal; it is stopping already.
+            loop.add_signal_handler(number, lambda: None)
+        if self._living is not None:
+            await stopped(self._living)
+
+    def raise_failure(self) -> None:
+        living = self._living
+        if living is not None and not living.cancelled() and (failure := living.exception()):
+            raise failure
 
 
 def registry(watched: Sequence[Kind[Any]], access: Access, take: Take) -> kopf.OperatorRegistry:

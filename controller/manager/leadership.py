@@ -88,8 +88,8 @@ class Leadership:
                     await asyncio.wait([acting, renewing], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     # What was begun and cannot be called back is ours until it has ended.
-                    await _stopped(acting)
-                    await _stopped(renewing)
+                    await stopped(acting)
+                    await stopped(renewing)
                 for task in (acting, renewing):
                     if not task.cancelled() and (exc := task.exception()) is not None:
                         raise exc
@@ -247,7 +247,7 @@ class Fence:
                 return
 
 
-async def _stopped(task: asyncio.Future[None]) -> None:
+async def stopped(task: asyncio.Future[None]) -> None:
     """Stop a task, and wait until it has ended, however often that is called off."""
     task.cancel()
     while not task.done():

@@ -11,7 +11,6 @@ import asyncio
 import base64
 import gc
 import logging
-import signal
 import socket
 import uuid
 from collections.abc import Callable, Mapping
@@ -75,6 +74,8 @@ class Replica:
         self._cluster = Cluster(followed(options))
         self._spreads = DefaultSpreads(default_constraints(options), self._cluster)
         self._metrics = Metrics(version=own_version(), detailed=options.detailed_metrics)
+        self._api = self._client(options.kube_client_qps, options.kube_client_burst)
+        self._watches = Watches(self._api, self._cluster)
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT; then stop, give the Lease back and return.
@@ -83,33 +84,22 @@ class Replica:
             ExceptionGroup: something failed that only a new process can mend.
 
         """
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
-        stopping = asyncio.Event()
+        watches = self._watches
+        await handlers.operate(self, watches.custom_resources, self._access, watches.take)
+        log.info("stopped")
 
-        def stop() -> None:
-            if not stopping.is_set():
-                stopping.set()
-                task.cancel()
+    async def until_listed(self) -> None:
+        """Wait until the custom resources have been listed."""
+        await self._watches.until_listed()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        try:
-            await self._live()
-        except asyncio.CancelledError:
-            if not stopping.is_set():
-                raise
-            task.uncancel()
-            log.info("stopped")
-
-    async def _live(self) -> None:
+    async def live(self) -> None:
+        """Watch, lead and act until cancelled; return when nothing is under way any more."""
         options, metrics = self._options, self._metrics
         if gates := not_there(options):
             log.warning("nothing is behind these feature gates yet: %s", ", ".join(gates))
         async with AsyncExitStack() as owned:
             own = owned.enter_async_context
-            api = await own(self._client(options.kube_client_qps, options.kube_client_burst))
+            api = await own(self._api)
             lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))
             solver, judging = Solver(), Solver(niceness=JUDGING_NICENESS)
             owned.callback(solver.stop)
@@ -131,12 +121,11 @@ class Replica:
             solve = self._solve(solver)
             assembly = self._assembled(api, cloud, solve, self._judge(judging))
             self._cluster.tell(assembly.told)
-            watches = Watches(api, self._cluster)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(memory.keep_below(options.memory_limit))
-                tasks.create_task(watches.run())
-                tasks.create_task(self._watch_custom_resources(watches))
-                tasks.create_task(self._lead(lease_api, watches, solve, assembly))
+                tasks.create_task(self._watches.list_custom_resources())
+                tasks.create_task(self._watches.run())
+                tasks.create_task(self._lead(lease_api, solve, assembly))
 
     def _client(self, qps: float, burst: int) -> Client:
         agent = f"karpenter/{own_version()}"
@@ -184,17 +173,11 @@ class Replica:
         ca = base64.b64encode(self._access.ca.encode()).decode()
         return Assembly(ports, options, ca_bundle=options.cluster_ca_bundle or ca)
 
-    async def _watch_custom_resources(self, watches: Watches) -> None:
-        await watches.list_custom_resources()
-        await handlers.run(watches.custom_resources, self._access, watches.take)
-
-    async def _lead(
-        self, api: ApiServer, watches: Watches, solve: SpreadingSolve, assembly: Assembly
-    ) -> None:
+    async def _lead(self, api: ApiServer, solve: SpreadingSolve, assembly: Assembly) -> None:
         options, name = self._options, self._options.leader_election_name
 
         async def act() -> None:
-            await watches.until_synced()
+            await self._watches.until_synced()
             # The mirror is there to stay: looking for garbage in it would hold up the loop.
             gc.freeze()
             async with asyncio.TaskGroup() as tasks:

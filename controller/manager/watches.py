@@ -74,12 +74,17 @@ class Watches:
 
     api: ApiServer
     cluster: Cluster
+    _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _synced: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def custom_resources(self) -> tuple[Kind[Any], ...]:
         """The kinds that Kopf watches."""
         return tuple(kind for kind in self.cluster.mirrored if kind in WATCHED_BY_KOPF)
+
+    async def until_listed(self) -> None:
+        """Wait until the custom resources have been listed once."""
+        await self._listed.wait()
 
     async def until_synced(self) -> None:
         """Wait until every kind has been listed once."""
@@ -95,6 +100,7 @@ class Watches:
     async def list_custom_resources(self) -> None:
         """Fill the mirror with the custom resources, waiting until they are served."""
         await asyncio.gather(*(self._list(kind) for kind in self.custom_resources))
+        self._listed.set()
 
     def take(self, kind: Kind[T], change: Change[T]) -> None:
         """Take in one change."""

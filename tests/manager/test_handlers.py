@@ -1,0 +1,200 @@
+"""Kopf as the frame: what lives in it starts, is told, and ends with it, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import kopf
+import pytest
+from aiohttp import web
+
+from controller.apis.kinds import NODE_POOL, Kind
+from controller.apiserver.port import Change
+from controller.kube.access import Access
+from controller.manager import handlers
+from testbed.processes import free_ports
+
+REFERENCE = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+POOL = {
+    "apiVersion": "karpenter.sh/v1",
+    "kind": "NodePool",
+    "metadata": {"name": "default", "uid": "1", "resourceVersion": "1"},
+    "spec": {"template": {"spec": {"requirements": [], "nodeClassRef": REFERENCE}}},
+}
+RESOURCE = {
+    "name": "nodepools", "singularName": "nodepool", "kind": "NodePool",
+    "namespaced": False, "verbs": ["list", "watch"],
+}  # fmt: skip
+NAMESPACES = {
+    "name": "namespaces", "singularName": "namespace", "kind": "Namespace",
+    "namespaced": False, "verbs": ["list", "watch"],
+}  # fmt: skip
+GROUP = {
+    "name": "karpenter.sh",
+    "versions": [{"groupVersion": "karpenter.sh/v1", "version": "v1"}],
+    "preferredVersion": {"groupVersion": "karpenter.sh/v1", "version": "v1"},
+}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Access]:
+    """An API server that has one NodePool and never tells of a change."""
+
+    async def groups(_: web.Request) -> web.Response:
+        return web.json_response({"groups": [GROUP]})
+
+    async def resources(_: web.Request) -> web.Response:
+        return web.json_response({"resources": [RESOURCE]})
+
+    async def pools(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [POOL]})
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        await asyncio.Event().wait()
+        return stream
+
+    async def core(_: web.Request) -> web.Response:
+        return web.json_response({"versions": ["v1"], "resources": [NAMESPACES]})
+
+    application = web.Application()
+    application.router.add_get("/api", core)
+    application.router.add_get("/api/v1", core)
+    application.router.add_get("/apis", groups)
+    application.router.add_get("/apis/karpenter.sh/v1", resources)
+    application.router.add_get("/apis/karpenter.sh/v1/nodepools", pools)
+    runner = web.AppRunner(application, shutdown_timeout=0, handler_cancellation=True)
+    await runner.setup()
+    (port,) = free_ports(1)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield Access(server=f"http://127.0.0.1:{port}")
+    await runner.cleanup()
+
+
+@dataclass
+class Life:
+    """Notes what happens to it; ends by itself with `failure` when `fail` is set."""
+
+    is_listed: bool = True
+    failure: Exception | None = None
+    story: list[str] = field(default_factory=list)
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.AbstractEventLoop | None = None
+
+    async def live(self) -> None:
+        self.story.append("began")
+        self.began.set()
+        self.loop = asyncio.get_running_loop()
+        try:
+            await self.told.wait()
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.Event().wait()
+        finally:
+            # What was begun in the cloud needs its time, and is waited for.
+            for _ in range(100):
+                await asyncio.sleep(0)
+            self.story.append("ended")
+
+    async def until_listed(self) -> None:
+        if not self.is_listed:
+            await asyncio.Event().wait()
+
+    def take(self, kind: Kind[Any], change: Change[Any]) -> None:
+        assert change.object is not None
+        assert asyncio.get_running_loop() is self.loop
+        self.story.append(f"{change.type} {kind.name} {change.object.metadata.name}")
+        self.told.set()
+
+    async def operate(self, access: Access) -> None:
+        await handlers.operate(self, [NODE_POOL], access, self.take)
+        self.story.append("returned")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_starts_is_told_in_its_own_loop_and_has_ended_when_a_signal_ended_the_frame(
+    server: Access, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life()
+    operating = asyncio.create_task(life.operate(server))
+    await life.told.wait()
+    os.kill(os.getpid(), number)
+    await operating
+    assert life.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
+    assert [r for r in caplog.records if r.levelno > logging.INFO] == []
+
+
+async def test_a_signal_before_the_custom_resources_are_served_ends_it_as_well(
+    server: Access,
+) -> None:
+    life = Life(is_listed=False)
+    operating = asyncio.create_task(life.operate(server))
+    await life.began.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await operating
+    assert life.story == ["began", "ended", "returned"]
+
+
+async def test_what_fails_inside_ends_the_frame_and_is_raised_by_it(server: Access) -> None:
+    life = Life(failure=RuntimeError("the lease was lost"))
+    with pytest.raises(RuntimeError, match="the lease was lost"):
+        await life.operate(server)
+    assert life.story == ["began", "MODIFIED NodePool default", "ended"]
+
+
+async def test_whoever_calls_the_frame_off_finds_all_ended(server: Access) -> None:
+    life = Life()
+    operating = asyncio.create_task(life.operate(server))
+    await life.told.wait()
+    operating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await operating
+    assert life.story[-1] == "ended"
+
+
+async def test_kopfs_own_probe_is_silent_until_the_start_is_over_and_has_one_path(
+    server: Access,
+) -> None:
+    """Why `probes` answers the kubelet: the day this fails, `on.probe` may do it."""
+    registry = handlers.registry([], server, lambda *_: None)
+    (port,) = free_ports(1)
+    address, stop, began = f"http://127.0.0.1:{port}", asyncio.Event(), asyncio.Event()
+    answers = []
+
+    async def status(path: str) -> int:
+        try:
+            async with aiohttp.ClientSession() as session, session.get(address + path) as answer:
+                return answer.status
+        except aiohttp.ClientConnectionError:
+            return 0
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        answers.append(await status("/healthz"))
+
+    operating = asyncio.create_task(
+        kopf.operator(
+            registry=registry,
+            settings=handlers.settings(),
+            standalone=True,
+            clusterwide=True,
+            liveness_endpoint=f"{address}/healthz",
+            ready_flag=began,
+            stop_flag=stop,
+        )
+    )
+    await began.wait()
+    while not (answer := await status("/healthz")):
+        continue
+    answers += [answer, await status("/readyz")]
+    stop.set()
+    await operating
+    assert answers == [0, 200, 404]
