@@ -57,7 +57,7 @@ class NodeClaimTemplateSpec(Wire):
 
 
 class NodeClaimTemplate(Wire):
-    """The mould of the pool's NodeClaims."""
+    """The template of the pool's NodeClaims."""
 
     spec: NodeClaimTemplateSpec
     metadata: NodeClaimTemplateMeta = NodeClaimTemplateMeta()

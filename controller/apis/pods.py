@@ -235,7 +235,7 @@ class Pod(Wire):
 
 
 class PodTemplateSpec(Wire):
-    """The mould of a workload's pods."""
+    """The template of a workload's pods."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()

@@ -38,7 +38,7 @@ class PodTemplate(Wire):
 
 
 class ScalableSpec(Wire):
-    """How many pods of which mould there should be; no number is one."""
+    """How many pods of which template there should be; no number is one."""
 
     replicas: int | None = None
     selector: LabelSelector | None = None

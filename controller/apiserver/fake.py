@@ -336,13 +336,13 @@ class FakeApiServer:
         )
         if has_ended:
             self._store(kind).pop(key, None)
-            self._tell(kind, "DELETED", body)
+            self._notify(kind, "DELETED", body)
             self._collect(metadata["uid"])
             return
         self._store(kind)[key] = body
-        self._tell(kind, "ADDED" if is_new else "MODIFIED", body)
+        self._notify(kind, "ADDED" if is_new else "MODIFIED", body)
 
-    def _tell(self, kind: Kind[Any], event: str, body: Body) -> None:
+    def _notify(self, kind: Kind[Any], event: str, body: Body) -> None:
         for queue in self._watchers.get(kind, ()):
             queue.put_nowait((event, body))
 

@@ -36,11 +36,11 @@ from controller.reconcilers.nodeclaim.podevents import PodEvents, node_concerned
 from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.nodepool.readiness import Readiness
-from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination, node_forgotten
-from controller.reconcilers.provisioning.opening import Opening
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.provisioning.replication import Replication
+from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster, key_of
@@ -100,15 +100,17 @@ class Assembly:
         def singleton(name: str, rounds: Rounds) -> Singleton:
             return Singleton(name, rounds, metrics)
 
-        self._batcher = Batcher(options.batch_idle_duration, options.batch_max_duration)
+        self._batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
         provisioner = Provisioner(
-            api, cloud, cluster, recorder, metrics, clock, ports.solve, self._batcher,
+            api, cloud, cluster, recorder, metrics, clock, ports.solve, self._batch_window,
             max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
         )  # fmt: skip
         finalization = Finalization(api, cloud, cluster, metrics, clock)
         nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads, clock)
-        opening = Opening(api, cluster, clock, nomination)
-        lifecycle = Lifecycle(api, cloud, cluster, recorder, metrics, clock, finalization, opening)
+        startup_gate = StartupGate(api, cluster, clock, nomination)
+        lifecycle = Lifecycle(
+            api, cloud, cluster, recorder, metrics, clock, finalization, startup_gate
+        )
         eviction = Eviction(api, recorder, metrics, clock)
         terminator = Terminator(api, cloud, cluster, recorder, metrics, clock, eviction)
 
@@ -174,7 +176,7 @@ class Assembly:
             self._is_acting = False
             await self._cloud.settle()
 
-    def told(self, kind: Kind[Any], before: Any, after: Any) -> None:
+    def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
         """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""
         if kind == kinds.POD and after is not None:
             self._metrics.pod_changed(before, after)
@@ -213,11 +215,11 @@ class Assembly:
         for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
             self._buffers.nudge(key_of(buffer))
         for pod in self._cluster.pending_pods():
-            self._batcher.nudge(pod.metadata.uid)
+            self._batch_window.nudge(pod.metadata.uid)
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         if after is not None and self._cluster.begins_to_wait(before, after):
-            self._batcher.nudge(after.metadata.uid)
+            self._batch_window.nudge(after.metadata.uid)
         if node_name := node_concerned(before, after):
             self._pod_events.nudge(node_name)
         if node_name := node_forgotten(before, after):
@@ -240,7 +242,7 @@ class Assembly:
         was_leaving = before is None or before.metadata.is_deleting
         if is_leaving and not was_leaving:
             # Its pods will need a place: another round, though none of them is new.
-            self._batcher.nudge(node.metadata.uid)
+            self._batch_window.nudge(node.metadata.uid)
 
     def _claim_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
         claim = after or before
@@ -276,7 +278,7 @@ class Assembly:
         self._static.nudge(pool.metadata.name)
         self._overlays.nudge(ALL)
         # What could not be placed before may have a place now.
-        self._batcher.nudge(pool.metadata.uid)
+        self._batch_window.nudge(pool.metadata.uid)
 
     def _class_changed(self, before: Any, after: Any) -> None:
         name = (after or before).metadata.name
@@ -294,14 +296,14 @@ class Assembly:
         if before is None or after is None or not _is_same_wish(before, after):
             self._overlays.nudge(ALL)
         # Whether it is in force stands in its conditions: prices may be others now.
-        self._batcher.nudge(overlay.metadata.uid)
+        self._batch_window.nudge(overlay.metadata.uid)
 
     def _buffer_changed(self, before: Any, after: Any) -> None:
         buffer = after or before
         if before is None or after is None or not _is_same_wish(before, after):
             self._buffers.nudge(key_of(buffer))
         # Its status says for how many pods there must be room now.
-        self._batcher.nudge(buffer.metadata.uid)
+        self._batch_window.nudge(buffer.metadata.uid)
 
     def _template_changed(self, before: Any, after: Any) -> None:
         template = (after or before).metadata

@@ -146,7 +146,7 @@ class Loop:
             except Exception as exc:
                 ended("error")
                 self._failures[key] = failures = self._failures.get(key, 0) + 1
-                tell(exc, failures)
+                report_failure(exc, failures)
                 return back_off(failures)
             self._failures.pop(key, None)
             if pause is None:
@@ -189,7 +189,7 @@ class Singleton:
                 except Exception as exc:
                     ended("error")
                     failures += 1
-                    tell(exc, failures)
+                    report_failure(exc, failures)
                     pause = back_off(failures)
             await self._pause(pause, is_failing=failures > 0)
 
@@ -210,7 +210,7 @@ def back_off(failures: int) -> float:
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), LONGEST_RETRY_SECONDS)
 
 
-def tell(exc: Exception, failures: int) -> None:
+def report_failure(exc: Exception, failures: int) -> None:
     """Log why a pass failed, for the so-manieth time in a row.
 
     An error asks somebody to look: what mends itself is told more quietly, what nobody

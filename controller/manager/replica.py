@@ -27,8 +27,8 @@ from controller.manager import handlers, memory, probes
 from controller.manager.assembly import Assembly, Ports, RunningCloud
 from controller.manager.configuration import default_constraints
 from controller.manager.leadership import Leadership
-from controller.manager.metering import MeteredCloud
-from controller.manager.overlaying import OverlaidCloud
+from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.overlaidcloud import OverlaidCloud
 from controller.manager.solving import Solver, SpreadingSolve, TimedJudge, TimedSolve
 from controller.manager.watches import Watches, followed
 from controller.options import Options, not_there
@@ -120,7 +120,7 @@ class Replica:
                 cloud = OverlaidCloud(cloud, self._cluster)
             solve = self._solve(solver)
             assembly = self._assembled(api, cloud, solve, self._judge(judging))
-            self._cluster.tell(assembly.told)
+            self._cluster.subscribe(assembly.notify)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(memory.keep_below(options.memory_limit))
                 tasks.create_task(self._watches.list_custom_resources())

@@ -29,14 +29,14 @@ UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedul
 
 
 @dataclass(frozen=True, slots=True)
-class Mould:
+class PodBlueprint:
     """What a buffer's pods are like; `scale` is how many pods the workload it follows has."""
 
     template: PodTemplateSpec
     scale: int | None = None
 
 
-def replicas(buffer: CapacityBuffer, mould: Mould) -> int:
+def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
     """Return for how many pods there must be room.
 
     The larger of the number and the share of the workload; limits cap it, and where there
@@ -48,9 +48,9 @@ def replicas(buffer: CapacityBuffer, mould: Mould) -> int:
     """
     spec = buffer.spec
     wanted = [] if spec.replicas is None else [spec.replicas]
-    if spec.percentage is not None and mould.scale:
-        wanted.append(ceil(mould.scale * spec.percentage / 100))
-    requests = pod_requests(Pod(metadata=mould.template.metadata, spec=mould.template.spec))
+    if spec.percentage is not None and blueprint.scale:
+        wanted.append(ceil(blueprint.scale * spec.percentage / 100))
+    requests = pod_requests(Pod(metadata=blueprint.template.metadata, spec=blueprint.template.spec))
     capped = [
         amount // requests[name]
         for name, amount in asked(spec.limits).items()
@@ -65,15 +65,15 @@ def replicas(buffer: CapacityBuffer, mould: Mould) -> int:
     return count
 
 
-def virtual_pods(buffer: CapacityBuffer, mould: Mould, count: int) -> tuple[Pod, ...]:
+def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) -> tuple[Pod, ...]:
     """Return the pods that stand for the buffer's room, each with a name of its own.
 
     They bring no volumes: those are made for pods that exist.
     """
     own = buffer.metadata
-    volumes = [v for v in mould.template.spec.volumes if not v.persistent_volume_claim]
+    volumes = [v for v in blueprint.template.spec.volumes if not v.persistent_volume_claim]
     spec: PodSpec = msgspec.structs.replace(
-        mould.template.spec,
+        blueprint.template.spec,
         node_name="",
         priority=PRIORITY,
         priority_class_name="",
@@ -90,7 +90,7 @@ def virtual_pods(buffer: CapacityBuffer, mould: Mould, count: int) -> tuple[Pod,
                 name=f"capacity-buffer-{own.name}-{number}",
                 namespace=own.namespace,
                 uid=f"{own.uid}-{number}",
-                labels=mould.template.metadata.labels,
+                labels=blueprint.template.metadata.labels,
                 annotations=marks,
             ),
             spec=spec,

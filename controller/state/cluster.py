@@ -116,7 +116,7 @@ class Cluster:
         self.revision = 0
         """Grows whenever something changes that could make nodes superfluous, or needed."""
 
-    def tell(self, listener: Listener) -> None:
+    def subscribe(self, listener: Listener) -> None:
         """Tell `listener` of every change from now on, whoever brought it.
 
         Of a kind's first list nobody is told: what was there before us is not news.
@@ -171,7 +171,7 @@ class Cluster:
         self._index(kind, key, value)
         if kind == kinds.POD:
             self._waiting.change(before, cast(Pod, value))
-        self._tell(kind, before, value)
+        self._notify(kind, before, value)
 
     def insert_claim(self, claim: NodeClaim) -> None:
         """Take in a claim that was just created, before its watch tells of it."""
@@ -447,9 +447,9 @@ class Cluster:
             self._nominated.pop(key, None)
         elif kind == kinds.CAPACITY_BUFFER:
             self._buffer_pods.pop(key, None)
-        self._tell(kind, value, None)
+        self._notify(kind, value, None)
 
-    def _tell(self, kind: Kind[Any], before: Any, after: Any) -> None:
+    def _notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
         if kind in self._synced:
             self._listener(kind, before, after)
 

@@ -42,7 +42,7 @@ from controller.apis.workloads import (
     StorageClass,
 )
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.state.buffers import Mould, replicas, virtual_pods
+from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting, overlaid
 from controller.state.recorded import WorldError, objects
@@ -258,13 +258,15 @@ _SCALABLES: Mapping[str, type[Scalable]] = {
 
 def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
     """Return the pods of every buffer whose template or workload is in the world."""
-    moulds: dict[tuple[str, str, str], Mould] = {}
+    blueprints: dict[tuple[str, str, str], PodBlueprint] = {}
     for one in objects(world, "podTemplates", PodTemplate):
-        moulds["PodTemplate", one.metadata.namespace, one.metadata.name] = Mould(one.template)
+        blueprints["PodTemplate", one.metadata.namespace, one.metadata.name] = PodBlueprint(
+            one.template
+        )
     for key, kind in _SCALABLES.items():
         for found in objects(world, key, kind):
             scale = 1 if found.spec.replicas is None else found.spec.replicas
-            moulds[kind.__name__, found.metadata.namespace, found.metadata.name] = Mould(
+            blueprints[kind.__name__, found.metadata.namespace, found.metadata.name] = PodBlueprint(
                 found.spec.template, scale
             )
     pods: list[Pod] = []
@@ -272,22 +274,22 @@ def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
         template, scalable = buffer.spec.pod_template_ref, buffer.spec.scalable_ref
         namespace = buffer.metadata.namespace
         if template is not None:
-            mould = moulds.get(("PodTemplate", namespace, template.name))
+            blueprint = blueprints.get(("PodTemplate", namespace, template.name))
         elif scalable is not None:
-            mould = moulds.get((scalable.kind, namespace, scalable.name))
+            blueprint = blueprints.get((scalable.kind, namespace, scalable.name))
         else:
-            mould = None
-        if mould is None:
+            blueprint = None
+        if blueprint is None:
             raise WorldError(
                 f"capacityBuffers {namespace}/{buffer.metadata.name}: what its podTemplateRef or "
                 "scalableRef names is not in the world"
             )
         try:
-            count = replicas(buffer, mould)
+            count = replicas(buffer, blueprint)
         except ValueError as exc:
             where = f"capacityBuffers {namespace}/{buffer.metadata.name}"
             raise WorldError(f"{where}: {exc}") from exc
-        pods.extend(virtual_pods(buffer, mould, count))
+        pods.extend(virtual_pods(buffer, blueprint, count))
     return tuple(pods)
 
 

@@ -125,10 +125,10 @@ def status_conditions(
     for each in found:
         whose = (each.metadata.namespace, each.metadata.name)
         for condition in each.status.conditions:
-            told = (*whose, condition.type, condition.status, condition.reason)
-            count.add_metric(told, 1)
+            state = (*whose, condition.type, condition.status, condition.reason)
+            count.add_metric(state, 1)
             if condition.last_transition_time is not None:
-                since.add_metric(told, (now - condition.last_transition_time).total_seconds())
+                since.add_metric(state, (now - condition.last_transition_time).total_seconds())
         if each.metadata.deletion_timestamp is not None:
             going.add_metric(whose, (now - each.metadata.deletion_timestamp).total_seconds())
     yield from (count, since, going)

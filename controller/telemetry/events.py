@@ -88,7 +88,7 @@ class Recorder:
     _queue: asyncio.Queue[tuple[Mapping[str, Any], str]] = field(
         default_factory=lambda: asyncio.Queue(LONGEST_QUEUE)
     )
-    _told: OrderedDict[tuple[str, str, str], datetime] = field(default_factory=OrderedDict)
+    _heard: OrderedDict[tuple[str, str, str], datetime] = field(default_factory=OrderedDict)
     _allowances: dict[str, _Allowance] = field(default_factory=dict)
     _published: int = 0
 
@@ -100,8 +100,8 @@ class Recorder:
         if self._published % PUBLISHED_AT_ONCE == 0:
             await asyncio.sleep(0)
         now, message = self.clock(), message[:LONGEST_MESSAGE]
-        told = (reason, message, subject.metadata.uid or subject.metadata.name)
-        if self._told.get(told, _EPOCH) > now:
+        key = (reason, message, subject.metadata.uid or subject.metadata.name)
+        if self._heard.get(key, _EPOCH) > now:
             return
         if self._queue.full():
             # Not told, and not remembered as told: whoever says it again may find room.
@@ -109,7 +109,7 @@ class Recorder:
             return
         if not self._is_allowed(reason, now):
             return
-        self._remember(told, now)
+        self._remember(key, now)
         body = _event(kind, subject, type_, reason, message, now, self._published)
         self._queue.put_nowait(body)
 
@@ -144,12 +144,12 @@ class Recorder:
         allowance.left -= 1
         return True
 
-    def _remember(self, told: tuple[str, str, str], now: datetime) -> None:
+    def _remember(self, key: tuple[str, str, str], now: datetime) -> None:
         """Note what is told, and drop the oldest that may be told again, or is too much."""
-        self._told[told] = now + TTLS.get(told[0], DEFAULT_TTL)
-        self._told.move_to_end(told)
-        while len(self._told) > MOST_REMEMBERED or next(iter(self._told.values())) <= now:
-            self._told.popitem(last=False)
+        self._heard[key] = now + TTLS.get(key[0], DEFAULT_TTL)
+        self._heard.move_to_end(key)
+        while len(self._heard) > MOST_REMEMBERED or next(iter(self._heard.values())) <= now:
+            self._heard.popitem(last=False)
 
 
 def _event(

@@ -150,8 +150,8 @@ class Metrics:
             was = conditions.find(before, condition.type)
             if was is not None and was.status == condition.status:
                 continue
-            told = (condition.type, condition.status, condition.reason)
-            self._transitions[kind].labels(*told).inc()
+            transition = (condition.type, condition.status, condition.reason)
+            self._transitions[kind].labels(*transition).inc()
             since = was.last_transition_time if was is not None else None
             until = condition.last_transition_time
             if was and since and until and kind in self._transition_times:

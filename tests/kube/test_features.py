@@ -16,7 +16,7 @@ from controller.manager.watches import followed
 from controller.options import FeatureGates, Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
-from controller.reconcilers.provisioning.buffers import told
+from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.replication import Replication
 from controller.scheduling.buffers import Fill
 from controller.state.cluster import Cluster
@@ -104,7 +104,7 @@ async def test_buffers_get_their_status_and_lose_what_no_longer_holds(
 
     cluster = await mirror(api)
     await Resolution(api, cluster, now).reconcile(key)
-    await told(api, cluster, now, {key: Fill(existing=2)})
+    await report_fills(api, cluster, now, {key: Fill(existing=2)})
     by_template = (await api.get(kinds.CAPACITY_BUFFER, "web", namespace)).status
     followed_ = {"scalableRef": {"kind": "Deployment", "name": "web"}, "percentage": 50}
     cleared = {"podTemplateRef": None, "replicas": None}

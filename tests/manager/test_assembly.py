@@ -35,8 +35,8 @@ from controller.apis.workloads import (
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
 from controller.manager.assembly import Assembly, Ports
-from controller.manager.metering import MeteredCloud
-from controller.manager.overlaying import OverlaidCloud
+from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.overlaidcloud import OverlaidCloud
 from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
 from controller.reconcilers.clock import Clock
@@ -101,7 +101,7 @@ class World:
             spreads=DefaultSpreads((), self.cluster),
         )
         self.assembly = Assembly(ports, options)
-        self.cluster.tell(self.assembly.told)
+        self.cluster.subscribe(self.assembly.notify)
         self.watches = Watches(self.api, self.cluster)
 
     async def live(self) -> None:
@@ -315,8 +315,8 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: World) 
 
 
 BUFFERED = ObjectMeta(name="web", namespace="team", generation=1)
-MOULD = PodTemplateSpec(spec=make_waiting_pod("mould").spec)
-SCALED = ScalableSpec(replicas=4, template=MOULD)
+BLUEPRINT = PodTemplateSpec(spec=make_waiting_pod("blueprint").spec)
+SCALED = ScalableSpec(replicas=4, template=BLUEPRINT)
 
 
 @pytest.mark.parametrize("world", [FeatureGates(capacity_buffer=True)], indirect=True)
@@ -325,7 +325,7 @@ SCALED = ScalableSpec(replicas=4, template=MOULD)
     [
         pytest.param(
             CapacityBufferSpec(pod_template_ref=LocalReference(name="web"), replicas=1),
-            PodTemplate(metadata=BUFFERED, template=MOULD),
+            PodTemplate(metadata=BUFFERED, template=BLUEPRINT),
             id="template",
         ),
         *(

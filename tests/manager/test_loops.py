@@ -167,7 +167,7 @@ def test_what_mends_itself_asks_nobody_to_look(
     caplog: pytest.LogCaptureFixture, passing: Exception, level: str
 ) -> None:
     caplog.set_level("DEBUG")
-    loops.tell(passing, 1)
+    loops.report_failure(passing, 1)
     assert [record.levelname for record in caplog.records] == [level]
 
 
@@ -183,7 +183,7 @@ def test_what_mends_itself_asks_nobody_to_look(
 def test_what_somebody_must_mend_is_an_error(
     caplog: pytest.LogCaptureFixture, lasting: Exception
 ) -> None:
-    loops.tell(lasting, 1)
+    loops.report_failure(lasting, 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 

@@ -27,7 +27,7 @@ class World:
         self.api = FakeApiServer()
         self.cluster = Cluster()
         self.told: list[tuple[str, str | None, str | None]] = []
-        self.cluster.tell(self.note)
+        self.cluster.subscribe(self.note)
         self.watches = Watches(self.api, self.cluster)
         self._noted = asyncio.Event()
 

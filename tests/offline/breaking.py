@@ -174,9 +174,9 @@ def everything() -> World:
         },
     }
     selector = {"matchLabels": {"app": "web"}}
-    mould = {
+    blueprint = {
         "metadata": {"labels": {"app": "web"}},
-        "spec": worlds.pod("mould", cpu=250, memory=256)["spec"],
+        "spec": worlds.pod("blueprint", cpu=250, memory=256)["spec"],
     }
     request = {
         "deviceClassName": "gpu",
@@ -266,8 +266,8 @@ def everything() -> World:
                 "spec": {"podTemplateRef": {"name": "web"}, "replicas": 2},
             },
         ],
-        "deployments": [{"metadata": metadata, "spec": {"replicas": 4, "template": mould}}],
-        "podTemplates": [{"metadata": metadata, "template": mould}],
+        "deployments": [{"metadata": metadata, "spec": {"replicas": 4, "template": blueprint}}],
+        "podTemplates": [{"metadata": metadata, "template": blueprint}],
         "replicaSets": [{"metadata": metadata, "spec": {"selector": selector, "replicas": 1}}],
         "statefulSets": [{"metadata": metadata, "spec": {"selector": selector}}],
         "replicationControllers": [{"metadata": metadata, "spec": {"selector": {"app": "web"}}}],

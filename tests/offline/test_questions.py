@@ -160,7 +160,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_room_for_buffers_is_told_apart_from_pods(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mould = worlds.pod("mould", cpu=500, memory=512)
+    blueprint = worlds.pod("blueprint", cpu=500, memory=512)
     path = tmp_path / "world.json"
     path.write_text(
         json.dumps(
@@ -178,7 +178,7 @@ def test_room_for_buffers_is_told_apart_from_pods(
                 deployments=[
                     {
                         "metadata": {"name": "web", "namespace": "default"},
-                        "spec": {"replicas": 8, "template": {"spec": mould["spec"]}},
+                        "spec": {"replicas": 8, "template": {"spec": blueprint["spec"]}},
                     }
                 ],
             )

@@ -20,7 +20,7 @@ from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
 from tests.reconcilers.test_provisioning import Scenario
 from tests.reconcilers.world import World, make_class, make_disruptor, make_pool, make_waiting_pod
 
-SPEC = make_waiting_pod("mould", cpu="600m", memory="1Gi").spec
+SPEC = make_waiting_pod("blueprint", cpu="600m", memory="1Gi").spec
 TEMPLATE = PodTemplate(
     metadata=ObjectMeta(name="web", namespace="team", generation=3),
     template=PodTemplateSpec(spec=SPEC),

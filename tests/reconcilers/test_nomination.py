@@ -16,9 +16,9 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination
-from controller.reconcilers.provisioning.opening import Opening
+from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.state.spreads import DefaultSpreads
 from tests.reconcilers.test_provisioning import Scenario
 from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod
@@ -38,7 +38,7 @@ class Life(Scenario):
             DefaultSpreads((), world.cluster),
             world.clock,
         )
-        self.opening = Opening(world.api, world.cluster, world.clock, self.nomination)
+        self.startup_gate = StartupGate(world.api, world.cluster, world.clock, self.nomination)
         parts = (world.api, world.cloud, world.cluster)
         self.lifecycle = Lifecycle(
             *parts,
@@ -46,7 +46,7 @@ class Life(Scenario):
             world.metrics,
             world.clock,
             Finalization(*parts, world.metrics, world.clock),
-            self.opening,
+            self.startup_gate,
         )
         world.seed(make_class(), make_pool())
 
@@ -172,7 +172,7 @@ async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated
     successor.provisioner.cluster = life.world.cluster
     successor.provisioner.api = life.world.api
     successor.provisioner.clock = life.world.clock
-    successor.provisioner.batcher.nudge("start")
+    successor.provisioner.batch_window.nudge("start")
     await successor.provisioner.run_once()
 
     assert successor.asked == []
@@ -271,22 +271,22 @@ async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(life: Lif
 
 
 async def test_a_window_that_is_open_is_not_cut_by_the_end_of_patience() -> None:
-    batcher = Batcher(timedelta(milliseconds=20), timedelta(seconds=1))
-    batcher.nudge("pod")
-    await batcher.wait(timedelta(milliseconds=1))
+    batch_window = BatchWindow(timedelta(milliseconds=20), timedelta(seconds=1))
+    batch_window.nudge("pod")
+    await batch_window.wait(timedelta(milliseconds=1))
 
 
 async def test_a_window_stays_open_while_more_is_to_come() -> None:
-    batcher = Batcher(timedelta(milliseconds=1), timedelta(minutes=1))
+    batch_window = BatchWindow(timedelta(milliseconds=1), timedelta(minutes=1))
     answers = [True, True, False]
-    batcher.nudge("pod")
+    batch_window.nudge("pod")
 
-    await batcher.wait(timedelta(seconds=10), lambda: answers.pop(0))
+    await batch_window.wait(timedelta(seconds=10), lambda: answers.pop(0))
 
     assert answers == []
 
 
 async def test_patience_ends_when_no_window_opens() -> None:
-    batcher = Batcher(timedelta(milliseconds=20), timedelta(seconds=1))
+    batch_window = BatchWindow(timedelta(milliseconds=20), timedelta(seconds=1))
     with pytest.raises(TimeoutError):
-        await batcher.wait(timedelta(milliseconds=1))
+        await batch_window.wait(timedelta(milliseconds=1))

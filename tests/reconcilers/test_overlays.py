@@ -9,7 +9,7 @@ import msgspec
 from controller.apis import conditions, labels
 from controller.apis.kinds import NODE_OVERLAY
 from controller.apis.nodeoverlay import NodeOverlay
-from controller.manager.overlaying import OverlaidCloud
+from controller.manager.overlaidcloud import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
 from tests.manager.test_assembly import LivingCloud
 from tests.reconcilers.world import World, make_class, make_pool

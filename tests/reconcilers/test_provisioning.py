@@ -17,7 +17,7 @@ from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.apis.taints import Requirement, Toleration
 from controller.reconcilers.newnodes.plan import Plan
-from controller.reconcilers.provisioning.batching import Batcher
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.provisioner import Provisioner
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
@@ -43,7 +43,7 @@ class Scenario:
             world.metrics,
             world.clock,
             self._solve,
-            Batcher(NO_WAIT, NO_WAIT),
+            BatchWindow(NO_WAIT, NO_WAIT),
             nomination=timedelta(seconds=20),
         )
 
@@ -57,12 +57,15 @@ class Scenario:
     def change_leader(self) -> None:
         """Let another process take over, which knows what the cluster shows and no more."""
         self.provisioner = dataclasses.replace(
-            self.provisioner, batcher=Batcher(NO_WAIT, NO_WAIT), plan=Plan(), _inherited=None
+            self.provisioner,
+            batch_window=BatchWindow(NO_WAIT, NO_WAIT),
+            plan=Plan(),
+            _inherited=None,
         )
 
     async def round(self) -> None:
         self.world.see()
-        self.provisioner.batcher.nudge(f"round-{len(self.asked)}")
+        self.provisioner.batch_window.nudge(f"round-{len(self.asked)}")
         await self.provisioner.run_once()
         self.world.see()
 

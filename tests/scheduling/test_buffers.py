@@ -12,7 +12,7 @@ from controller.apis.capacitybuffer import CapacityBuffer
 from controller.apis.meta import ObjectMeta
 from controller.apis.pods import Pod, PodTemplateSpec
 from controller.scheduling.buffers import Fill, apart, hosts
-from controller.state.buffers import Mould, buffer_of, replicas, virtual_pods
+from controller.state.buffers import PodBlueprint, buffer_of, replicas, virtual_pods
 from tests.builders import (
     make_node,
     make_nodepool,
@@ -33,14 +33,14 @@ def make_buffer(**spec: Any) -> CapacityBuffer:
     return msgspec.convert({"metadata": metadata, "spec": spec}, CapacityBuffer)
 
 
-def make_mould(pod: Pod | None = None, *, scale: int | None = None) -> Mould:
+def make_blueprint(pod: Pod | None = None, *, scale: int | None = None) -> PodBlueprint:
     pod = pod or make_pod(cpu="2", memory="4Gi")
     metadata = ObjectMeta(labels=pod.metadata.labels)
-    return Mould(PodTemplateSpec(metadata=metadata, spec=pod.spec), scale)
+    return PodBlueprint(PodTemplateSpec(metadata=metadata, spec=pod.spec), scale)
 
 
 def make_virtual(count: int, pod: Pod | None = None) -> tuple[Pod, ...]:
-    return virtual_pods(make_buffer(**TEMPLATE, replicas=count), make_mould(pod), count)
+    return virtual_pods(make_buffer(**TEMPLATE, replicas=count), make_blueprint(pod), count)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def make_virtual(count: int, pod: Pod | None = None) -> tuple[Pod, ...]:
 def test_a_buffer_stands_for_so_many_pods(
     spec: dict[str, Any], scale: int | None, count: int
 ) -> None:
-    assert replicas(make_buffer(**WORKLOAD, **spec), make_mould(scale=scale)) == count
+    assert replicas(make_buffer(**WORKLOAD, **spec), make_blueprint(scale=scale)) == count
 
 
 def test_its_pods_are_like_the_template_but_bring_no_volumes_and_come_last() -> None:

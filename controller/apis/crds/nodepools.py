@@ -144,7 +144,7 @@ def _budgets() -> Schema:
 
 def _template() -> Schema:
     return fields(
-        "The mould of the pool's nodes.",
+        "The template of the pool's nodes.",
         required=["spec"],
         metadata=fields(
             "What every node of the pool carries.",

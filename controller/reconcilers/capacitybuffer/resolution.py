@@ -28,7 +28,7 @@ from controller.apis.workloads import Scalable
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import patched
-from controller.state.buffers import Mould, replicas, virtual_pods
+from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.cluster import Cluster
 
 PERIOD = timedelta(seconds=30)
@@ -66,20 +66,20 @@ class Resolution:
             buffer.status, provisioning_strategy=buffer.spec.provisioning_strategy
         )
         try:
-            mould, status = self._mould(buffer, status)
-            count = _count(buffer, mould)
+            blueprint, status = self._blueprint(buffer, status)
+            count = _count(buffer, blueprint)
         except UnresolvedError as problem:
             await self._write(buffer, self._ready(buffer, status, problem))
             self.cluster.expect_in_buffer(key, ())
             return PERIOD
         status = msgspec.structs.replace(status, replicas=count)
         await self._write(buffer, self._ready(buffer, status, None))
-        self.cluster.expect_in_buffer(key, virtual_pods(buffer, mould, count))
+        self.cluster.expect_in_buffer(key, virtual_pods(buffer, blueprint, count))
         return PERIOD
 
-    def _mould(
+    def _blueprint(
         self, buffer: CapacityBuffer, status: CapacityBufferStatus
-    ) -> tuple[Mould, CapacityBufferStatus]:
+    ) -> tuple[PodBlueprint, CapacityBufferStatus]:
         spec, namespace = buffer.spec, buffer.metadata.namespace
         if spec.pod_template_ref is not None:
             template = self.cluster.get(POD_TEMPLATE, spec.pod_template_ref.name, namespace)
@@ -88,7 +88,7 @@ class Resolution:
                     "PodTemplateNotFound",
                     f'PodTemplate "{namespace}/{spec.pod_template_ref.name}" does not exist',
                 )
-            return Mould(template.template), msgspec.structs.replace(
+            return PodBlueprint(template.template), msgspec.structs.replace(
                 status,
                 pod_template_ref=spec.pod_template_ref,
                 pod_template_generation=template.metadata.generation,
@@ -112,7 +112,7 @@ class Resolution:
                 f'{reference.kind} "{namespace}/{reference.name}" does not exist',
             )
         scale = 1 if found.spec.replicas is None else found.spec.replicas
-        return Mould(found.spec.template, scale), msgspec.structs.replace(
+        return PodBlueprint(found.spec.template, scale), msgspec.structs.replace(
             status, pod_template_ref=None, pod_template_generation=None
         )
 
@@ -141,8 +141,8 @@ class Resolution:
         await patched(self.api, self.cluster, CAPACITY_BUFFER, buffer, status, subresource="status")
 
 
-def _count(buffer: CapacityBuffer, mould: Mould) -> int:
+def _count(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
     try:
-        return replicas(buffer, mould)
+        return replicas(buffer, blueprint)
     except ValueError as exc:
         raise UnresolvedError("ResolutionFailed", str(exc)) from exc

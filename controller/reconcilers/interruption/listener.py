@@ -71,7 +71,7 @@ class Listener:
         for instance_id in notice.instance_ids:
             claim = self._claim(instance_id)
             if claim is not None:
-                await self._tell(claim, notice.kind)
+                await self._report_notice(claim, notice.kind)
                 await self._act(claim, notice.kind)
         await self.cloud.acknowledge(notice)
         self.metrics.notice_deleted()
@@ -86,7 +86,7 @@ class Listener:
             None,
         )
 
-    async def _tell(self, claim: NodeClaim, kind: str) -> None:
+    async def _report_notice(self, claim: NodeClaim, kind: str) -> None:
         if kind not in EVENTS:
             return
         type_, reason, message = EVENTS[kind]

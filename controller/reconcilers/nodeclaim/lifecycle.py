@@ -48,7 +48,7 @@ MESSAGE_LIMIT = 300
 log = logging.getLogger(__name__)
 
 
-class Preparation(Protocol):
+class NodePreparation(Protocol):
     """What is done for a node that does not take pods in yet."""
 
     async def awaited(self, claim: NodeClaim) -> None:
@@ -72,7 +72,7 @@ class Lifecycle:
     metrics: Metrics
     clock: Clock
     finalization: Finalization
-    preparation: Preparation
+    preparation: NodePreparation
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Take the claim's next steps; returns when to look again, None to wait for an event."""
@@ -150,13 +150,13 @@ class Lifecycle:
             claim, LAUNCHED, "Unknown", reason=reason, message=message[:MESSAGE_LIMIT]
         )
         if not isinstance(error, NodeClassUnknownError):
-            await self._tell_launch_failure(claim, f"{message} ({reason})"[:MESSAGE_LIMIT])
+            await self._publish_launch_failure(claim, f"{message} ({reason})"[:MESSAGE_LIMIT])
 
-    async def _tell_launch_failure(self, claim: NodeClaim, message: str) -> None:
+    async def _publish_launch_failure(self, claim: NodeClaim, message: str) -> None:
         """Tell it where people look: at the pods that wait for it, and at their pool."""
-        told = f"Failed to launch nodeclaim/{claim.metadata.name}, trying again: {message}"
+        failure = f"Failed to launch nodeclaim/{claim.metadata.name}, trying again: {message}"
         for pod in self.cluster.nominated_for(claim.metadata.name):
-            await self.recorder.publish(POD, pod, "Warning", "FailedScheduling", told)
+            await self.recorder.publish(POD, pod, "Warning", "FailedScheduling", failure)
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", "LaunchFailed", message)
         pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is not None:

@@ -1,5 +1,5 @@
 """From pods that wait to NodeClaims that are written.
 
-`batching` waits until pods have stopped arriving, `provisioner` runs one round after the
-other, `nomination` and `opening` see to it that pods come to the nodes made for them.
+`batchwindow` waits until pods have stopped arriving, `provisioner` runs one round after the
+other, `nomination` and `startupgate` see to it that pods come to the nodes made for them.
 """

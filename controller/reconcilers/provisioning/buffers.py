@@ -17,7 +17,9 @@ from controller.scheduling.buffers import Fill
 from controller.state.cluster import Cluster, key_of
 
 
-async def told(api: ApiServer, cluster: Cluster, clock: Clock, fills: Mapping[str, Fill]) -> None:
+async def report_fills(
+    api: ApiServer, cluster: Cluster, clock: Clock, fills: Mapping[str, Fill]
+) -> None:
     """Write the `Provisioning` condition of each buffer, when it changed."""
     for buffer in cluster.list(CAPACITY_BUFFER):
         found = _fact(buffer, fills.get(key_of(buffer)))

@@ -65,7 +65,7 @@ class Nomination:
             log.debug("nominating early: %s", error, extra={"NodeClaim": claim.metadata.name})
             return
         if instance.hostname:
-            await self.tell(claim, instance.hostname)
+            await self.nominate(claim, instance.hostname)
 
     async def reconcile(self, key: str) -> None:
         """Tell of their places once more the pods that a node, named by the key, has lost.
@@ -81,7 +81,7 @@ class Nomination:
         now = self.clock()
         await self._write_all([p for p in forgotten if self.plan.may_remind(p, now)], key)
 
-    async def tell(self, claim: NodeClaim, name: str) -> None:
+    async def nominate(self, claim: NodeClaim, name: str) -> None:
         """Nominate a claim's node for its pods; without it they still find a place."""
         untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
         await self._write_all(untold, name)

@@ -22,9 +22,9 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.plan import Plan
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.newnodes.writer import ClaimWriter
-from controller.reconcilers.provisioning.batching import Batcher
-from controller.reconcilers.provisioning.buffers import told
-from controller.reconcilers.provisioning.dealing import dealt
+from controller.reconcilers.provisioning.assignment import assigned
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
@@ -74,7 +74,7 @@ class Provisioner:
     metrics: Metrics
     clock: Clock
     solve: Solve
-    batcher: Batcher
+    batch_window: BatchWindow
     nomination: timedelta
     plan: Plan = field(default_factory=Plan)
     _inherited: Inherited | None = None
@@ -84,12 +84,14 @@ class Provisioner:
         """Wait for a batch, place it, write what it needs; returns when to begin again."""
         try:
             patience = SOON if self.plan.is_being_met else AGAIN
-            await self.batcher.wait(patience, lambda: self.cluster.has_undecided_pods(self.clock()))
+            await self.batch_window.wait(
+                patience, lambda: self.cluster.has_undecided_pods(self.clock())
+            )
         except TimeoutError:
             # Nothing new; those that still wait get another look.
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
         if not self.cluster.synced or self._awaits_launch():
-            self.batcher.nudge("unsynced")
+            self.batch_window.nudge("unsynced")
             return UNSYNCED
         await self._round()
         return timedelta(0)
@@ -133,7 +135,7 @@ class Provisioner:
         )
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
-            await self._tell_buffers({}, ())
+            await self._report_fills({}, ())
             await self._read_ahead()
             return
         pools = ready_pools(self.cluster.list(NODE_POOL))
@@ -163,10 +165,10 @@ class Provisioner:
             },
         )
         results = dataclasses.replace(
-            results, new_nodes=tuple(dealt(results.new_nodes, self.cluster.queued(pods)))
+            results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.queued(pods)))
         )
         made = await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
-        await self._tell_buffers(fills, hosts(answer, made, virtual))
+        await self._report_fills(fills, hosts(answer, made, virtual))
 
     async def _read_ahead(self) -> None:
         """Have the engine read what can be bought while nobody waits: that is half of its work."""
@@ -178,9 +180,9 @@ class Provisioner:
             await self.solve((), self.cluster.snapshot(types, sold, now=self.clock()))
             self._read = offer
 
-    async def _tell_buffers(self, fills: Mapping[str, Fill], hosting: Iterable[str]) -> None:
+    async def _report_fills(self, fills: Mapping[str, Fill], hosting: Iterable[str]) -> None:
         self.cluster.keep_for_buffers(hosting)
-        await told(self.api, self.cluster, self.clock, fills)
+        await report_fills(self.api, self.cluster, self.clock, fills)
 
     def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
         """Return the nodes that are promised to pods that wait, and that others are leaving."""
@@ -225,7 +227,7 @@ class Provisioner:
         for node, outcome in zip(results.new_nodes, outcomes, strict=True):
             if isinstance(outcome, NodeClaim):
                 await asyncio.gather(*(self._nominated(pod, outcome) for pod in of(node)))
-        await self._tell(results, pods)
+        await self._report_unplaced(results, pods)
         return [one.metadata.name if isinstance(one, NodeClaim) else "" for one in outcomes]
 
     async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
@@ -237,7 +239,7 @@ class Provisioner:
             f"Pod should schedule on: nodeclaim/{claim.metadata.name}",
         )
 
-    async def _tell(self, results: Results, pods: dict[str, Pod]) -> None:
+    async def _report_unplaced(self, results: Results, pods: dict[str, Pod]) -> None:
         unplaced = Unplaced(self.cluster.list(NODE_POOL), self.cluster.list(EC2_NODE_CLASS))
         for key, causes in results.unschedulable.items():
             pod = pods.get(key)

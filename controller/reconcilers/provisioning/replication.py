@@ -76,8 +76,8 @@ class Replication:
             claim = await self.api.create(NODE_CLAIM, node_claim(pool, templated(pool), ()))
             self.cluster.insert_claim(claim)
             self.metrics.claim_created(claim, "provisioned")
-            told = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
-            log.info("created nodeclaim", extra=told)
+            fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
+            log.info("created nodeclaim", extra=fields)
         if room < missing:
             log.info("nodepool node limit reached", extra={"NodePool": pool.metadata.name})
             return AT_THE_LIMIT
@@ -102,7 +102,7 @@ class Replication:
         claim = one.claim
         assert claim is not None
         metadata = claim.metadata
-        told = {"NodeClaim": metadata.name, "NodePool": one.node_pool}
+        fields = {"NodeClaim": metadata.name, "NodePool": one.node_pool}
         self.cluster.mark_for_deletion(metadata.name)
         try:
             await self.api.delete(NODE_CLAIM, metadata.name, uid=metadata.uid)
@@ -114,10 +114,10 @@ class Replication:
             raise
         except ApiError as error:
             self.cluster.unmark(metadata.name)
-            log.warning("cannot delete nodeclaim beyond replicas: %s", error, extra=told)
+            log.warning("cannot delete nodeclaim beyond replicas: %s", error, extra=fields)
             return False
         self.metrics.disrupted(claim, "overprovisioned")
-        log.info("deleting nodeclaim beyond replicas", extra=told)
+        log.info("deleting nodeclaim beyond replicas", extra=fields)
         return True
 
     def _rank(self, one: StateNode) -> Rank:

@@ -101,11 +101,11 @@ def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:
     """Return a sentence on a pool for which the cloud refuses to launch; nothing for others."""
     if node_class is None or pool.spec.replicas is not None or pool.metadata.is_deleting:
         return ""
-    told = "; ".join(
+    refusals = "; ".join(
         condition.message
         for condition in node_class.status.conditions
         if condition.type in (LAUNCH_SUCCEEDED, WITHIN_QUOTAS) and condition.is_false
     )
-    if not told:
+    if not refusals:
         return ""
-    return f"NodePool {pool.metadata.name}: EC2NodeClass {node_class.metadata.name}: {told}"
+    return f"NodePool {pool.metadata.name}: EC2NodeClass {node_class.metadata.name}: {refusals}"

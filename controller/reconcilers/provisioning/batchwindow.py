@@ -9,7 +9,7 @@ from datetime import timedelta
 
 
 @dataclass(slots=True)
-class Batcher:
+class BatchWindow:
     """A window that opens with the first new pod, and closes when no other follows.
 
     A pod that has been seen before does not hold the window open: a pod that nobody

@@ -1,4 +1,4 @@
-"""Deals pods that are alike to new nodes in the order in which they wait.
+"""Assigns pods that are alike to new nodes in the order in which they wait.
 
 The engine has no reason to give one replica this node and another that one. The scheduler
 has: it tries pods first come, first served, as soon as the first of the nodes opens. If the
@@ -16,36 +16,37 @@ from controller.apis.pods import Pod
 from controller.scheduling.results import NewNode
 
 
-def dealt(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
+def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
     """Return the nodes with as many pods of each sort, those at the head of the queue first."""
     placed = {key for node in nodes for key in node.pods}
-    sort_of = _sorts([pod for pod in queue if pod.key in placed])
-    hands: dict[str, deque[str]] = {}
-    for key, sort in sort_of.items():
-        hands.setdefault(sort, deque()).append(key)
+    owner_of = _owners_of_alike([pod for pod in queue if pod.key in placed])
+    waiting: dict[str, deque[str]] = {}
+    for key, owner in owner_of.items():
+        waiting.setdefault(owner, deque()).append(key)
     return [
         replace(
             node,
             pods=tuple(
-                hands[sort_of[key]].popleft() if key in sort_of else key for key in node.pods
+                waiting[owner_of[key]].popleft() if key in owner_of else key for key in node.pods
             ),
         )
         for node in nodes
     ]
 
 
-def _sorts(pods: Iterable[Pod]) -> Mapping[str, str]:
+def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:
     """Return the owner of each pod that is the like of its owner's first, in the same order."""
     first: dict[str, Pod] = {}
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for pod in pods:
-        owner = next((one.uid for one in pod.metadata.owner_references if one.controller), "")
+        references = pod.metadata.owner_references
+        owner = next((reference.uid for reference in references if reference.controller), "")
         if not owner or _has_its_own(pod):
             continue
         model = first.setdefault(owner, pod)
         if pod.spec == model.spec and pod.metadata.labels == model.metadata.labels:
-            found[pod.key] = owner
-    return found
+            owners[pod.key] = owner
+    return owners
 
 
 def _has_its_own(pod: Pod) -> bool:
@@ -53,5 +54,5 @@ def _has_its_own(pod: Pod) -> bool:
     return bool(
         pod.spec.node_name
         or pod.spec.resource_claims
-        or any(one.persistent_volume_claim or one.ephemeral for one in pod.spec.volumes)
+        or any(volume.persistent_volume_claim or volume.ephemeral for volume in pod.spec.volumes)
     )

@@ -13,7 +13,7 @@ from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
 from controller.manager.assembly import RunningCloud
 
 
-class PassingCloud:
+class CloudDecorator:
     """Passes every call on; implements `RunningCloud` as the one behind it does."""
 
     def __init__(self, cloud: RunningCloud) -> None:

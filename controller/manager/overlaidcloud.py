@@ -13,7 +13,7 @@ from controller.apis.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
-from controller.manager.passing import PassingCloud
+from controller.manager.clouddecorator import CloudDecorator
 from controller.state.cluster import Cluster
 from controller.state.overlays import overlaid
 
@@ -35,7 +35,7 @@ class _Seen:
         return self.before is types and (self.pool, self.overlays) == (pool, overlays)
 
 
-class OverlaidCloud(PassingCloud):
+class OverlaidCloud(CloudDecorator):
     """Applies the overlays that are ready, wherever types are looked at for a pool."""
 
     def __init__(self, cloud: RunningCloud, cluster: Cluster) -> None:

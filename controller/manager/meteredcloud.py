@@ -11,13 +11,13 @@ from controller.apis.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
-from controller.manager.passing import PassingCloud
+from controller.manager.clouddecorator import CloudDecorator
 from controller.telemetry import logs
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 
 
-class MeteredCloud(PassingCloud):
+class MeteredCloud(CloudDecorator):
     """Times and counts the calls that Karpenter times and counts, and notes what is offered."""
 
     def __init__(self, cloud: RunningCloud, metrics: Metrics, market: Market) -> None:

@@ -20,7 +20,7 @@ from controller.apis.workloads import DaemonSet, DaemonSetSpec
 from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
 from controller.reconcilers.newnodes.plan import MOST_REMINDERS
-from controller.reconcilers.provisioning.opening import PATIENCE
+from controller.reconcilers.provisioning.startupgate import PATIENCE
 from tests.reconcilers.test_nomination import Life, nominated
 from tests.reconcilers.world import make_waiting_pod
 
@@ -226,8 +226,8 @@ async def test_a_new_leader_opens_what_the_last_one_held(batch: Batch) -> None:
     successor.nomination = replace(
         batch.nomination, api=parts[0], cluster=parts[1], plan=successor.provisioner.plan
     )
-    opening = replace(batch.opening, nomination=successor.nomination)
-    successor.lifecycle = replace(batch.lifecycle, preparation=opening)
+    startup_gate = replace(batch.startup_gate, nomination=successor.nomination)
+    successor.lifecycle = replace(batch.lifecycle, preparation=startup_gate)
 
     await successor.look("web")
 

@@ -15,7 +15,7 @@ from controller.apis.pods import (
     PodSpec,
     Volume,
 )
-from controller.reconcilers.provisioning.dealing import dealt
+from controller.reconcilers.provisioning.assignment import assigned
 from controller.scheduling.results import NewNode
 from tests.reconcilers.world import make_waiting_pod
 
@@ -44,7 +44,7 @@ def node_for(*pods: str) -> NewNode:
 
 
 def deal(nodes: list[NewNode], queue: list[Pod]) -> list[tuple[str, ...]]:
-    return [node.pods for node in dealt(nodes, queue)]
+    return [node.pods for node in assigned(nodes, queue)]
 
 
 def test_the_first_in_the_queue_go_to_the_first_node() -> None:

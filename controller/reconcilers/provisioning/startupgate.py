@@ -36,7 +36,7 @@ PATIENCE = timedelta(seconds=2)
 
 
 @dataclass(slots=True)
-class Opening:
+class StartupGate:
     """Says which nodes are held, and lets pods into them."""
 
     api: ApiServer
@@ -59,7 +59,7 @@ class Opening:
             and not self._bars_daemons()
         ):
             return True
-        await self.nomination.tell(claim, name)
+        await self.nomination.nominate(claim, name)
         return False
 
     async def registered(self, node: Node) -> timedelta | None:
@@ -86,7 +86,7 @@ class Opening:
     async def _open(self, nodes: Sequence[Node]) -> None:
         claims = {node.metadata.name: self.cluster.claim_of(node) for node in nodes}
         await asyncio.gather(
-            *(self.nomination.tell(claim, name) for name, claim in claims.items() if claim)
+            *(self.nomination.nominate(claim, name) for name, claim in claims.items() if claim)
         )
         names = self._in_turn(claims)
         await asyncio.gather(*map(self._let_pods_in, names))
