@@ -24,12 +24,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from testbed import binaries, processes
-from testbed.environment import cache_directory
+from testbed.environment import CHECKOUT, cache_directory
+from testbed.processes import binaries, owned
+from testbed.processes.ports import is_listening
 from testbed.progress import Terminal
-from testbed.supervisor import READY, Orders
-from testbed.testbed import (
-    CHECKOUT,
+from testbed.region.supervisor import READY, Orders
+from testbed.region.testbed import (
     Part,
     Phase,
     State,
@@ -207,7 +207,7 @@ def _once_more(directory: Path) -> State | None:
 
 
 def _clear(directory: Path) -> None:
-    processes.end_all(directory)
+    owned.end_all(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -222,7 +222,7 @@ def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
     )
     reading, writing = os.pipe()
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "testbed.supervisor", msgspec.json.encode(orders)],
+        [sys.executable, "-m", "testbed.region.supervisor", msgspec.json.encode(orders)],
         cwd=CHECKOUT,
         # Not marked: it owns the directory, and undoes it, rather than belonging to it.
         stdin=subprocess.DEVNULL,
@@ -287,7 +287,7 @@ def _down(chosen: argparse.Namespace) -> int:
             if time.monotonic() > deadline:
                 errors.print(f"not stopped after {STOP_SECONDS:.0f} s; ending it by force")
                 break
-            left = processes.belonging_to(directory)
+            left = owned.belonging_to(directory)
             stage.update(completed=0, detail=f"{len(left)} processes left")
             time.sleep(0.05)
         _clear(directory)
@@ -296,17 +296,15 @@ def _down(chosen: argparse.Namespace) -> int:
 
 def _prove_nothing_is_left(directory: Path, ports: dict[str, int]) -> int:
     """Say what was looked for, and what of it is still there."""
-    left = [f"process {pid}: {processes.command_of(pid)}"
-            for pid in processes.belonging_to(directory)]  # fmt: skip
-    left += [
-        f"port {port} of {name}" for name, port in ports.items() if processes.is_listening(port)
-    ]
+    left = [f"process {pid}: {owned.command_of(pid)}"
+            for pid in owned.belonging_to(directory)]  # fmt: skip
+    left += [f"port {port} of {name}" for name, port in ports.items() if is_listening(port)]
     left += [f"directory {directory}"] if directory.exists() else []
     for leftover in left:
         errors.print(f"still there: {leftover}")
     if not left:
         errors.print(
-            f"nothing is left: no process with {processes.MARKER}={directory}, nobody on its"
+            f"nothing is left: no process with {owned.MARKER}={directory}, nobody on its"
             f" {len(ports)} ports, no directory"
         )
     return 1 if left else 0
@@ -411,6 +409,6 @@ def _age(state: State) -> str:
 
 
 def _demo(chosen: argparse.Namespace) -> int:
-    from testbed import demo
+    from testbed.demo import run
 
-    return demo.main()
+    return run.main()

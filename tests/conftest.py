@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from testbed import binaries
-from testbed.binaries import Supply, Toolset
+from testbed.processes import binaries
+from testbed.processes.binaries import Supply, Toolset
 from testbed.progress import Terminal
 from tests.parity import engines
 

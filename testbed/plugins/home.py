@@ -19,11 +19,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from testbed import binaries, processes
-from testbed.environment import cache_directory
+from testbed.environment import CHECKOUT, cache_directory
+from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
-CHECKOUT: Final = Path(__file__).resolve().parents[2]
 VERSIONS: Final[Mapping[str, str]] = {"aws": "7.51.1", "kubernetes": "4.34.2"}
 """The resource plugins, at exactly the versions of their SDKs: the engine takes no other."""
 
@@ -159,7 +158,7 @@ def _toolset(name: str) -> binaries.Toolset:
 
 
 def _download(toolset: binaries.Toolset, home: Path, progress: Progress) -> None:
-    with processes.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
+    with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
         found = workplace / "bin"
         found.mkdir()
         binaries.download(toolset, found, progress=progress)

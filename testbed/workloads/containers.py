@@ -15,8 +15,8 @@ from pathlib import Path
 
 import aiohttp
 
-from testbed import processes
-from testbed.kubeclient import KubernetesError, Object
+from testbed.kube.client import KubernetesError, Object
+from testbed.processes import owned
 from testbed.workloads.environment import ConfigurationError, expand
 from testbed.workloads.probes import Target, require_supported
 
@@ -197,7 +197,7 @@ class Container:
             return await asyncio.create_subprocess_exec(
                 *command,
                 cwd=self.spec.get("workingDir") or self.place.working_directory,
-                env=processes.marked(self.place.directory, environment),
+                env=owned.marked(self.place.directory, environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -253,7 +253,7 @@ class Container:
             await self._process.wait()
 
     async def _sweep(self) -> None:
-        await asyncio.to_thread(processes.end_all, self.place.directory, grace_seconds=0.0)
+        await asyncio.to_thread(owned.end_all, self.place.directory, grace_seconds=0.0)
 
     # --- probing
 

@@ -10,8 +10,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from testbed.kubeclient import NotFoundError, Object
-from testbed.quantities import parse_quantity
+from testbed.kube.client import NotFoundError, Object
+from testbed.kube.quantities import parse_quantity
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.\-][A-Za-z0-9_.\-]*)\)")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from testbed.kubeclient import (
+from testbed.kube.client import (
     ConflictError,
     KubeClient,
     KubernetesError,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from testbed.kubeclient import Object
+from testbed.kube.client import Object
 from testbed.workloads.environment import ConfigurationError
 
 RunCommand = Callable[[Sequence[str]], Awaitable[int]]  # → exit code

@@ -14,9 +14,9 @@ import aiohttp
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from testbed import processes
-from testbed.background import Background
-from testbed.kubeclient import Change, ChangeType, KubeClient, Kubeconfig
+from testbed.kube.client import Change, ChangeType, KubeClient, Kubeconfig
+from testbed.processes import owned
+from testbed.processes.background import Background
 from testbed.workloads.addresses import AddressBlock
 from testbed.workloads.environment import ConfigurationError
 from testbed.workloads.pods import HasPodIdentity, Host, Pod, log_file
@@ -100,7 +100,7 @@ class Workloads:
 
     async def _main(self, ready: Callable[[], None]) -> None:
         with (
-            processes.kept(self._directory / "pods") as pods_directory,
+            owned.kept(self._directory / "pods") as pods_directory,
             contextlib.closing(AddressBlock.reserve(str(self._directory))) as block,
         ):
             connector = aiohttp.TCPConnector(force_close=True)

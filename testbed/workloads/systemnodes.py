@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
-from testbed.kubeclient import (
+from testbed.kube.client import (
     ConflictError,
     KubeClient,
     KubernetesError,

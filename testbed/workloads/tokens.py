@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from testbed.kubeclient import KubeClient, Kubeconfig, KubernetesError, Object
+from testbed.kube.client import KubeClient, Kubeconfig, KubernetesError, Object
 
 log = logging.getLogger(__name__)
 

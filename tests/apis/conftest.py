@@ -13,8 +13,8 @@ import requests
 import yaml
 
 from controller.apis import crds
-from testbed.cluster import Cluster
-from testbed.kubeclient import Kubeconfig
+from testbed.kube.client import Kubeconfig
+from testbed.region.cluster import Cluster
 
 ESTABLISHED_SECONDS = 120
 

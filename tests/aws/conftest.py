@@ -16,7 +16,7 @@ from controller.aws.session import Session
 from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
-from testbed.instances import Instance as Machine
+from testbed.nodes.instances import Instance as Machine
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock
 
 REGION = "us-west-2"

@@ -30,7 +30,7 @@ from controller.cloudprovider.errors import (
     ThrottledError,
 )
 from controller.options import Options
-from testbed.userdata import parse_user_data
+from testbed.nodes.userdata import parse_user_data
 from tests.aws.builders import (
     CLUSTER,
     LINUX,

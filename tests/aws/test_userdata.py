@@ -20,7 +20,7 @@ from controller.aws.userdata import (
     registered_taints,
     user_data,
 )
-from testbed.userdata import parse_user_data
+from testbed.nodes.userdata import parse_user_data
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.kubeclient import ConflictError, KubeClient
+from testbed.kube.client import ConflictError, KubeClient
 from tests.benchmarks.sides import until
 
 NAMESPACE = "crowd"

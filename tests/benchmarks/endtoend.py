@@ -28,11 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.cloud.control import CloudControl
-from testbed.kubeclient import KubeClient, Kubeconfig
+from testbed.demo.scenario import SIZES
+from testbed.environment import CHECKOUT
+from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.plugins.engine import PulumiEngine
 from testbed.progress import Terminal
-from testbed.pulumiengine import PulumiEngine
-from testbed.story import SIZES
-from testbed.testbed import CHECKOUT, Testbed
+from testbed.region.testbed import Testbed
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.memory import Meter
 from tests.benchmarks.sides import (

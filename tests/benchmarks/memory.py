@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed import processes
+from testbed.processes import owned
 
 PAUSE_SECONDS = 0.2
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -52,9 +52,9 @@ def resident(pid: int) -> int:
 
 def families(directory: Path, command: str) -> dict[str, list[int]]:
     """Return the processes below `directory` whose command line has `command`, with descendants."""
-    pids = processes.belonging_to(directory)
+    pids = owned.belonging_to(directory)
     parents = {pid: _parent(pid) for pid in pids}
-    heads = [pid for pid in pids if command in processes.command_of(pid)]
+    heads = [pid for pid in pids if command in owned.command_of(pid)]
     return {
         str(head): [pid for pid in pids if head in _ancestry(pid, parents)]
         for head in heads

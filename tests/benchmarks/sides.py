@@ -17,11 +17,13 @@ from typing import Any, Protocol
 import aiohttp
 import yaml
 
-from testbed.demo import configuration
-from testbed.kubeclient import KubeClient
-from testbed.processes import Process, free_ports
-from testbed.pulumiengine import PulumiEngine
-from testbed.testbed import CHECKOUT, Testbed
+from testbed.demo.run import configuration
+from testbed.environment import CHECKOUT
+from testbed.kube.client import KubeClient
+from testbed.plugins.engine import PulumiEngine
+from testbed.processes.owned import Process
+from testbed.processes.ports import free_ports
+from testbed.region.testbed import Testbed
 from tests.benchmarks import memory
 from tests.parity import engines
 

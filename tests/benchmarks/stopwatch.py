@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.kubeclient import Change, ChangeType, KubeClient
+from testbed.kube.client import Change, ChangeType, KubeClient
 
 NODE_POOL = "karpenter.sh/nodepool"
 PATHS = {

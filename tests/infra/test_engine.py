@@ -18,8 +18,8 @@ import yaml
 
 from infra.clusterapi import ClusterApi, Way
 from testbed.cloud.control import CloudControl
-from testbed.pulumiengine import Changes, EngineError, PulumiEngine
-from testbed.testbed import Part, Testbed
+from testbed.plugins.engine import Changes, EngineError, PulumiEngine
+from testbed.region.testbed import Part, Testbed
 
 pytestmark = pytest.mark.cluster
 

@@ -16,8 +16,8 @@ from controller.apiserver.errors import NotFoundError
 from controller.kube.access import from_kubeconfig
 from controller.kube.client import Client
 from controller.manager.watches import WATCHED_BY_KOPF
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.region.cluster import Cluster
 
 CRDS = Path(__file__).parents[2] / "crds"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -23,8 +23,8 @@ from controller.apiserver.port import ApiServer, Change
 from controller.kube import watching
 from controller.kube.access import TokenFile, from_kubeconfig
 from controller.kube.client import Client
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient
+from testbed.kube.client import KubeClient
+from testbed.region.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from controller.manager import probes, profiling
-from testbed.processes import free_ports, is_listening
+from testbed.processes.ports import free_ports, is_listening
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

@@ -18,9 +18,9 @@ import yaml
 
 from controller.options import Options
 from infra.deployment import cluster_rules, namespace_rules
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, Kubeconfig, KubernetesError, NotFoundError
-from testbed.processes import free_ports
+from testbed.kube.client import KubeClient, Kubeconfig, KubernetesError, NotFoundError
+from testbed.processes.ports import free_ports
+from testbed.region.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from testbed import binaries
 from testbed.environment import cache_directory
+from testbed.processes import binaries
 from testbed.progress import SILENCE, Progress
 
 MODULE = Path(__file__).parent

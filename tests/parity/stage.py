@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from testbed.kubeclient import ConflictError, KubeClient, NotFoundError, UnprocessableError
+from testbed.kube.client import ConflictError, KubeClient, NotFoundError, UnprocessableError
 from tests.judge.machines import Machine, standing
 from tests.judge.rules import key_of
 from tests.judge.trial import Trial

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.region.cluster import Cluster
 from tests.judge.binding import is_choosy
 from tests.judge.rules import key_of
 from tests.judge.trial import Trial

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.region.cluster import Cluster
 from tests.judge.machines import Machine
 from tests.parity import comparison, worlds
 from tests.parity.stage import Stage, elsewhere, plan, until

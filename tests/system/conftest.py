@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
-from testbed.kubeclient import KubeClient
+from testbed.kube.client import KubeClient
 from tests.system.region import Region, running_region
 
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed import processes
 from testbed.cloud.control import CloudControl, InstanceView
-from testbed.demo import configuration
-from testbed.kubeclient import KubeClient, Kubeconfig, NotFoundError, Object
-from testbed.pulumiengine import Changes, PulumiEngine
-from testbed.testbed import CHECKOUT, Testbed
+from testbed.demo.run import configuration
+from testbed.environment import CHECKOUT
+from testbed.kube.client import KubeClient, Kubeconfig, NotFoundError, Object
+from testbed.plugins.engine import Changes, PulumiEngine
+from testbed.processes import owned
+from testbed.region.testbed import Testbed
 
 STACK = "system"
 PATIENCE_SECONDS = 240.0
@@ -100,7 +101,7 @@ class Region:
     def told(self) -> str:
         """Answer the last words of every pod of the system nodes."""
         return "\n".join(
-            f"--- {log.name}\n{processes.last_words(log, lines=25, width=600)}"
+            f"--- {log.name}\n{owned.last_words(log, lines=25, width=600)}"
             for log in sorted(self.logs.glob("*.log"))
         )
 
@@ -108,7 +109,7 @@ class Region:
 @contextmanager
 def running_region(place: Path) -> Iterator[Region]:
     """Bring a region up in a new directory `place`, and leave nothing of it."""
-    with processes.kept(place) as directory:
+    with owned.kept(place) as directory:
         with Testbed(directory=directory / "testbed") as testbed:
             said: list[str] = []
             engine = PulumiEngine(
@@ -118,10 +119,10 @@ def running_region(place: Path) -> Iterator[Region]:
                 show=said.append,
             )
             yield Region(directory, testbed, engine, said)
-        left = processes.belonging_to(testbed.directory) + processes.belonging_to(engine.directory)
-        assert not left, [processes.command_of(pid) for pid in left]
+        left = owned.belonging_to(testbed.directory) + owned.belonging_to(engine.directory)
+        assert not left, [owned.command_of(pid) for pid in left]
     assert not place.exists(), f"{place} is still there"
-    assert not processes.belonging_to(place), "a process outlived its region"
+    assert not owned.belonging_to(place), "a process outlived its region"
 
 
 @dataclass(slots=True)
@@ -145,11 +146,11 @@ class Controllers:
         """
         holder, pid = await self.leader()
         self.killed.add(holder)
-        process = processes.identity(pid)
+        process = owned.identity(pid)
         os.kill(pid, signal.SIGKILL)
 
         async def dead() -> bool:
-            return processes.identity(pid) != process
+            return owned.identity(pid) != process
 
         await eventually("the killed process has ended", dead)
         lease = await self.kube.get(LEASE)
@@ -164,7 +165,7 @@ class Controllers:
         if not holder or holder in self.killed:
             return None
         pid = process_of(await self.kube.get(f"{CONTROLLER_PODS}/{holder.partition('_')[0]}"))
-        return (holder, pid) if pid in processes.belonging_to(self.region.directory) else None
+        return (holder, pid) if pid in owned.belonging_to(self.region.directory) else None
 
 
 def process_of(pod: Object) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.kubeclient import KubeClient, NotFoundError, Object, UnprocessableError
-from testbed.pulumiengine import EngineError
-from testbed.testbed import CHECKOUT
+from testbed.environment import CHECKOUT
+from testbed.kube.client import KubeClient, NotFoundError, Object, UnprocessableError
+from testbed.plugins.engine import EngineError
 from tests.system.region import (
     CONTROLLER,
     CONTROLLER_PODS,

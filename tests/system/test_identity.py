@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from testbed.kubeclient import KubeClient, NotFoundError, Object
+from testbed.kube.client import KubeClient, NotFoundError, Object
 from tests.system.region import (
     CONTROLLER,
     CONTROLLER_PODS,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from testbed.cloud.control import InstanceView
-from testbed.kubeclient import KubeClient, Object
+from testbed.kube.client import KubeClient, Object
 from tests.system.region import (
     DEPLOYMENTS,
     NODE_CLAIMS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.kubeclient import KubeClient
-from testbed.scene import Scene, Sight
-from testbed.story import Story
+from testbed.demo.observation import Scene, Sight
+from testbed.demo.scenario import Story
+from testbed.kube.client import KubeClient
 from tests.system.region import Region
 
 pytestmark = pytest.mark.system

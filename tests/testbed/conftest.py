@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.region.cluster import Cluster
 
 
 @pytest.fixture(scope="package")

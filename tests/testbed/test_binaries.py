@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed import binaries
-from testbed.binaries import BinaryUnavailableError, Release, Supply, Toolset
 from testbed.environment import cache_directory
+from testbed.processes import binaries
+from testbed.processes.binaries import BinaryUnavailableError, Release, Supply, Toolset
 from testbed.progress import Stage
 
 SCRIPT = b"#!/bin/sh\necho released\n"

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import requests
 
-from testbed import binaries, cluster, processes
-from testbed.cluster import Cluster, ClusterFailedError
-from testbed.kubeclient import KubeClient
+from testbed.kube.client import KubeClient
+from testbed.processes import binaries, owned
+from testbed.processes.ports import is_listening
+from testbed.region import cluster
+from testbed.region.cluster import Cluster, ClusterFailedError
 from tests.testbed.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -140,15 +142,15 @@ def test_a_second_cluster_runs_beside_the_first_and_leaves_nothing(
     with Cluster(directory=tmp_path / "second") as second:
         pids, ports = second.pids, second.ports
         assert not set(ports.values()) & set(cluster.ports.values())
-        assert set(pids.values()) <= set(processes.belonging_to(tmp_path / "second"))
+        assert set(pids.values()) <= set(owned.belonging_to(tmp_path / "second"))
 
     assert_nothing_left(tmp_path / "second", ports)
     cluster.check()
 
 
 def assert_nothing_left(directory: Path, ports: dict[str, int]) -> None:
-    assert processes.belonging_to(directory) == []
-    assert [name for name, port in ports.items() if processes.is_listening(port)] == []
+    assert owned.belonging_to(directory) == []
+    assert [name for name, port in ports.items() if is_listening(port)] == []
     assert not directory.exists()
 
 
@@ -184,7 +186,7 @@ async def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     program = f"""
 import json, pathlib, time
-from testbed.cluster import Cluster
+from testbed.region.cluster import Cluster
 with Cluster(directory=pathlib.Path({str(directory)!r})) as cluster:
     print(json.dumps(cluster.ports), flush=True)
     time.sleep(600)
@@ -200,7 +202,7 @@ with Cluster(directory=pathlib.Path({str(directory)!r})) as cluster:
     owner.stdout.close()
 
     async def is_gone() -> bool:
-        return not processes.belonging_to(directory) and not directory.exists()
+        return not owned.belonging_to(directory) and not directory.exists()
 
     await eventually(is_gone)
     assert_nothing_left(directory, ports)

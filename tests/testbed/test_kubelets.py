@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, NotFoundError, Object, Patch
-from testbed.kubelets import Kubelets
-from testbed.quantities import MEBIBYTE, parse_quantity
+from testbed.kube.client import KubeClient, NotFoundError, Object, Patch
+from testbed.kube.quantities import MEBIBYTE, parse_quantity
+from testbed.nodes.kubelets import Kubelets
+from testbed.region.cluster import Cluster
 from tests.testbed.eventually import eventually
 from tests.testbed.fakecloud import NODE_ROLE, FakeCloud, fake_cloud
 

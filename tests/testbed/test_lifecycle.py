@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed import binaries, processes
-from testbed.testbed import Part, Phase, Testbed, home, read_state
+from testbed.processes import binaries, owned
+from testbed.processes.ports import is_listening
+from testbed.region.testbed import Part, Phase, Testbed, home, read_state
 from tests.testbed.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -68,12 +69,12 @@ def shell(tmp_path: Path, supplied: Path) -> Iterator[Shell]:
     yield shell
     if shell.directory.exists():
         shell.run("down")
-    assert processes.belonging_to(shell.directory) == []
+    assert owned.belonging_to(shell.directory) == []
 
 
 def assert_nothing_left(shell: Shell, ports: dict[str, int]) -> None:
-    assert processes.belonging_to(shell.directory) == []
-    assert [name for name, port in ports.items() if processes.is_listening(port)] == []
+    assert owned.belonging_to(shell.directory) == []
+    assert [name for name, port in ports.items() if is_listening(port)] == []
     assert not shell.directory.exists()
 
 
@@ -90,7 +91,7 @@ def test_up_says_how_to_use_it_status_shows_it_and_down_leaves_nothing(shell: Sh
     for shown in ("kube-apiserver", "cloud", exported["AWS_ENDPOINT_URL"], "nodes: 0", "instances"):
         assert shown in status.stdout
     ports = json.loads(shell.run("status", "--json").stdout)["ports"]
-    assert all(processes.is_listening(port) for port in ports.values())
+    assert all(is_listening(port) for port in ports.values())
 
     again = shell.run("up", "--until", "cloud")
     assert (again.returncode, again.stdout) == (0, up.stdout)
@@ -160,7 +161,7 @@ async def test_nothing_outlives_a_supervisor_that_is_killed_and_up_starts_anew(
 
 def gone(shell: Shell) -> Callable[[], Awaitable[bool]]:
     async def is_gone() -> bool:
-        return not processes.belonging_to(shell.directory) and not shell.directory.exists()
+        return not owned.belonging_to(shell.directory) and not shell.directory.exists()
 
     return is_gone
 
@@ -173,8 +174,8 @@ async def test_when_even_the_keeper_is_killed_status_explains_and_down_clears(
     assert state
     keepers = [
         pid
-        for pid in processes.belonging_to(shell.directory)
-        if "processes.py" in processes.command_of(pid)
+        for pid in owned.belonging_to(shell.directory)
+        if owned.__file__ in owned.command_of(pid)
     ]
     for pid in (*keepers, state.owner_pid):
         os.kill(pid, signal.SIGKILL)
@@ -254,5 +255,5 @@ def test_in_process_it_is_a_context_manager_that_gives_its_environment(tmp_path:
 
     assert asked.stdout == "ok"
     assert environment["AWS_ENDPOINT_URL"]
-    assert processes.belonging_to(tmp_path) == []
+    assert owned.belonging_to(tmp_path) == []
     assert not (tmp_path / "testbed").exists()

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from testbed.userdata import Dialect, Taint, UserDataError, parse_user_data
+from testbed.nodes.userdata import Dialect, Taint, UserDataError, parse_user_data
 
 NODE_CONFIG = """\
 apiVersion: node.eks.aws/v1alpha1

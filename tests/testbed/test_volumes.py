@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, NotFoundError, Object
-from testbed.volumes import ALLOCATABLE_VOLUMES, DRIVER, STORAGE, VolumeDriver
+from testbed.kube.client import KubeClient, NotFoundError, Object
+from testbed.nodes.volumes import ALLOCATABLE_VOLUMES, DRIVER, STORAGE, VolumeDriver
+from testbed.region.cluster import Cluster
 from tests.testbed.eventually import eventually
 
 pytestmark = pytest.mark.cluster

@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from testbed import processes
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, NotFoundError, Object
+from testbed.kube.client import KubeClient, NotFoundError, Object
+from testbed.processes import owned
+from testbed.region.cluster import Cluster
 from testbed.workloads import Workloads
 from tests.testbed.eventually import eventually
 from tests.testbed.fakecloud import FakeCloud, fake_cloud
@@ -52,7 +52,7 @@ def workloads(cluster: Cluster, cloud: FakeCloud, tmp_path: Path) -> Iterator[Wo
     parts.start()
     yield parts
     parts.stop()
-    assert processes.belonging_to(tmp_path) == []
+    assert owned.belonging_to(tmp_path) == []
 
 
 @pytest.fixture
@@ -362,12 +362,12 @@ async def test_a_pod_that_ignores_the_request_is_killed_with_all_its_children(
         return "ready" in workloads.logs("stubborn", namespace=namespace)
 
     await eventually(has_child)
-    before = set(processes.belonging_to(tmp_path))
+    before = set(owned.belonging_to(tmp_path))
 
     await kube.delete(path)
     await gone(kube, path)
 
-    ended = before - set(processes.belonging_to(tmp_path))
+    ended = before - set(owned.belonging_to(tmp_path))
     assert len(ended) == 2
 
 
@@ -388,7 +388,7 @@ async def test_a_pods_token_speaks_for_its_service_account_and_rbac_holds(
     await kube.create(f"{prefix}/rolebindings", binding)
     script = """
 import asyncio, os, pathlib
-from testbed.kubeclient import KubeClient, Kubeconfig, KubernetesError
+from testbed.kube.client import KubeClient, Kubeconfig, KubernetesError
 async def ask():
     async with KubeClient(Kubeconfig.read(pathlib.Path(os.environ["KUBECONFIG"]))) as kube:
         for kind in ("pods", "secrets"):
@@ -498,11 +498,11 @@ async def test_stopping_the_workloads_leaves_no_process_but_the_logs(
     spec = pod_spec(SERVE, env=[{"name": "WORD", "value": "hello"}])
     path = await create_pod(kube, namespace, "survivor", spec)
     await ready(kube, path)
-    assert processes.belonging_to(tmp_path)
+    assert owned.belonging_to(tmp_path)
 
     await asyncio.to_thread(workloads.stop)
 
-    assert processes.belonging_to(tmp_path) == []
+    assert owned.belonging_to(tmp_path) == []
     assert not (tmp_path / "pods").exists()
 
     await asyncio.to_thread(workloads.start)

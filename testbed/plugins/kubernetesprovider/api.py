@@ -20,7 +20,7 @@ import requests
 import yaml
 from requests.adapters import HTTPAdapter
 
-from testbed.kubeclient import Kubeconfig
+from testbed.kube.client import Kubeconfig
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 

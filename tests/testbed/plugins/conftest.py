@@ -8,10 +8,10 @@ from typing import Protocol
 
 import pytest
 
-from testbed import processes
 from testbed.cloud import Cloud
+from testbed.plugins.engine import PulumiEngine
 from testbed.plugins.home import Plugins
-from testbed.pulumiengine import PulumiEngine
+from testbed.processes import owned
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -37,7 +37,7 @@ def engine_on(tmp_path: Path) -> Iterator[EngineOn]:
         )
 
     yield make
-    assert processes.belonging_to(directory) == []
+    assert owned.belonging_to(directory) == []
     written = {path.name for path in PROGRAMS.rglob("*") if path.suffix == ".yaml"}
     assert written == {"Pulumi.yaml"}, "the engine wrote into the project's folder"
 

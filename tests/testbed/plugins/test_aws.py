@@ -11,8 +11,8 @@ from botocore.stub import Stubber
 
 from testbed.cloud import Cloud, CloudControl
 from testbed.plugins.awsprovider.provider import AwsProvider
+from testbed.plugins.engine import Changes, EngineError
 from testbed.plugins.provider import Proposal, ProviderError, Work
-from testbed.pulumiengine import Changes, EngineError
 from tests.testbed.plugins.conftest import EngineOn
 
 IMAGE = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended/image_id"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed import processes
-from testbed.plugins.home import CHECKOUT
-from testbed.pulumiengine import EngineError, PulumiEngine
+from testbed.environment import CHECKOUT
+from testbed.plugins.engine import EngineError, PulumiEngine
+from testbed.processes import owned
 from tests.testbed.plugins.conftest import PROGRAMS, EngineOn
 
 DEADLINE_SECONDS = 120.0
@@ -135,11 +135,11 @@ def test_nothing_outlives_an_engine_that_is_killed_and_the_next_run_goes_on(
 
     with in_background(destroy):
         console.wait_for("3 nodes left")
-        running = processes.belonging_to(engine.directory)
+        running = owned.belonging_to(engine.directory)
         assert len(running) > 1
-        engines = [pid for pid in running if "bin/pulumi destroy" in processes.command_of(pid)]
+        engines = [pid for pid in running if "bin/pulumi destroy" in owned.command_of(pid)]
         os.kill(engines[0], signal.SIGKILL)
-        wait_until(lambda: not processes.belonging_to(engine.directory))
+        wait_until(lambda: not owned.belonging_to(engine.directory))
     assert [failure.status for failure in failures] == [-signal.SIGKILL]
 
     Path(config["gate"]).touch()
@@ -155,7 +155,7 @@ def another_process_destroys(engine: PulumiEngine) -> Iterator[subprocess.Popen[
     """A person who runs destroy in a process of their own, up to the first line of progress."""
     script = f"""
 from pathlib import Path
-from testbed.pulumiengine import Plugins, PulumiEngine
+from testbed.plugins.engine import Plugins, PulumiEngine
 PulumiEngine(
     directory=Path({str(engine.directory)!r}),
     project=Path({str(PROGRAMS / "drain")!r}),
@@ -174,7 +174,7 @@ PulumiEngine(
         assert person.stdout is not None
         assert any("3 nodes left" in line for line in person.stdout)
         yield person
-    wait_until(lambda: not processes.belonging_to(engine.directory))
+    wait_until(lambda: not owned.belonging_to(engine.directory))
 
 
 def test_ctrl_c_stops_the_engine_and_leaves_no_process(

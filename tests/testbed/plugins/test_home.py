@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import binaries
 from testbed.plugins.home import Home, Plugins, furnish
+from testbed.processes import binaries
 from testbed.progress import Progress
 
 

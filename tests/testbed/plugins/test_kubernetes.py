@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.kubeclient import KubeClient, NotFoundError
-from testbed.pulumiengine import EngineError
+from testbed.kube.client import KubeClient, NotFoundError
+from testbed.plugins.engine import EngineError
+from testbed.region.cluster import Cluster
 from tests.testbed.plugins.conftest import EngineOn
 
 pytestmark = pytest.mark.cluster

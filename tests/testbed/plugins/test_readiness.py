@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from testbed import processes
 from testbed.plugins.kubernetesprovider.api import UnreachableError, read_kubeconfig
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
 from testbed.plugins.kubernetesprovider.readiness import pending
 from testbed.plugins.kubernetesprovider.replacement import is_immutable
 from testbed.plugins.provider import ProviderError, Work
+from testbed.processes.ports import free_ports
 
 Thing = dict[str, Any]
 
@@ -132,7 +132,7 @@ def test_what_the_api_server_refuses_to_change_needs_a_new_object() -> None:
 def gone() -> str:
     """The kubeconfig of a cluster that is no more."""
     named = {"name": "gone"}
-    server = f"http://127.0.0.1:{processes.free_ports(1)[0]}"
+    server = f"http://127.0.0.1:{free_ports(1)[0]}"
     return json.dumps(
         {
             "current-context": "gone",

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.cloud.control import CloudControl
-from testbed.kubeclient import KubeClient, NotFoundError, Object
-from testbed.pulumiengine import Changes, EngineError, PulumiEngine
-from testbed.scene import NodeView, Scene, Sight
+from testbed.demo.observation import NodeView, Scene, Sight
+from testbed.kube.client import KubeClient, NotFoundError, Object
+from testbed.plugins.engine import Changes, EngineError, PulumiEngine
 
 STACK = "demo"
 SIZES = (

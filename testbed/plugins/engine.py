@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import yaml
 
-from testbed import binaries, processes
 from testbed.plugins.home import Home, Plugins, furnish
+from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
 TAIL_LINES: Final = 40
@@ -298,7 +298,7 @@ class PulumiEngine:
                 [str(self.project.absolute()), *([path] if path else [])]
             ),
         }
-        return processes.marked(self.directory, {**inherited, **own})
+        return owned.marked(self.directory, {**inherited, **own})
 
 
 def _read(process: subprocess.Popen[str], take: Callable[[str], None]) -> None:

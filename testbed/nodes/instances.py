@@ -18,9 +18,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Self
 
-from testbed.kubeclient import Object
-from testbed.quantities import GIBIBYTE, MEBIBYTE, format_cpu, format_memory, parse_quantity
-from testbed.userdata import Bootstrap, Dialect, Taint
+from testbed.kube.client import Object
+from testbed.kube.quantities import GIBIBYTE, MEBIBYTE, format_cpu, format_memory, parse_quantity
+from testbed.nodes.userdata import Bootstrap, Dialect, Taint
 
 KWOK_NODE = "kwok.x-k8s.io/node"
 KWOK_STATUS = "kwok.x-k8s.io/status"

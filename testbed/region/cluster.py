@@ -24,7 +24,8 @@ from typing import Any, Self
 import requests
 import yaml
 
-from testbed import binaries, processes
+from testbed.processes import binaries, owned
+from testbed.processes.ports import free_ports
 from testbed.progress import SILENCE, Progress
 
 COMPONENTS = (
@@ -121,14 +122,14 @@ class Cluster:
 
     def check(self) -> None:
         """Raise `ClusterFailedError` when a component has ended."""
-        alive = set(processes.belonging_to(self.directory))
+        alive = set(owned.belonging_to(self.directory))
         for component, pid in self.pids.items():
             if pid not in alive:
-                words = processes.last_words(self._home / "logs" / f"{component}.log")
+                words = owned.last_words(self._home / "logs" / f"{component}.log")
                 raise ClusterFailedError(f"{component} ended:\n{words}")
 
     def _attempt(self) -> None:
-        self._owned.enter_context(processes.kept(self.directory))
+        self._owned.enter_context(owned.kept(self.directory))
         self._choose_ports()
         configuration = self.directory / "kwokctl.yaml"
         configuration.write_text(yaml.safe_dump_all(self._configuration()))
@@ -140,14 +141,14 @@ class Cluster:
 
     def _delete(self) -> None:
         # A cluster that was not quite created cannot quite be deleted; the keeper ends the rest.
-        ending = {pid: processes.identity(pid) for pid in self.pids.values()}
+        ending = {pid: owned.identity(pid) for pid in self.pids.values()}
         with suppress(ClusterFailedError):
             self._kwokctl("delete", "cluster")
-            processes.await_end(ending)
+            owned.await_end(ending)
 
     def _choose_ports(self) -> None:
         names = (*COMPONENTS, "etcd-peer")
-        self.ports = dict(zip(names, processes.free_ports(len(names)), strict=True))
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
 
     def _kwokctl(self, *arguments: str) -> None:
         ended = subprocess.run(
@@ -158,7 +159,7 @@ class Cluster:
                 # kwokctl would write to the user's own kubeconfig.
                 f"--kubeconfig={self.directory / 'kwokctl-kubeconfig.yaml'}",
             ],
-            env=processes.marked(self.directory, self._environment()),
+            env=owned.marked(self.directory, self._environment()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -282,7 +283,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ClusterFailedError(
                     f"{waiting} is not ready after {READY_SECONDS:.0f} s:\n"
-                    + processes.last_words(self._home / "logs" / f"{waiting}.log")
+                    + owned.last_words(self._home / "logs" / f"{waiting}.log")
                 )
             time.sleep(0.05)
 

@@ -27,19 +27,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from testbed.background import Background
-from testbed.instances import (
-    GONE,
-    KWOK_NODE,
-    KWOK_STATUS,
-    SHUTDOWN,
-    SILENT,
-    UNINITIALIZED,
-    Instance,
-    cloud_labels,
-    registered_node,
-)
-from testbed.kubeclient import (
+from testbed.kube.client import (
     Change,
     ChangeType,
     ConflictError,
@@ -50,7 +38,19 @@ from testbed.kubeclient import (
     Object,
     Patch,
 )
-from testbed.userdata import Bootstrap, UserDataError, dialect_of, parse_user_data
+from testbed.nodes.instances import (
+    GONE,
+    KWOK_NODE,
+    KWOK_STATUS,
+    SHUTDOWN,
+    SILENT,
+    UNINITIALIZED,
+    Instance,
+    cloud_labels,
+    registered_node,
+)
+from testbed.nodes.userdata import Bootstrap, UserDataError, dialect_of, parse_user_data
+from testbed.processes.background import Background
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The process that `up` leaves in the background: it owns a testbed and looks after its parts.
 
-    python -m testbed.supervisor ORDERS     # for `up`; `Orders` as JSON
+    python -m testbed.region.supervisor ORDERS     # for `up`; `Orders` as JSON
 
 It says what it does on its output until the testbed is ready, then writes to a log.
 """
@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 
 from testbed.progress import Terminal
-from testbed.testbed import Part, Testbed, home
+from testbed.region.testbed import Part, Testbed, home
 
 READY = "ready\n"
 """Its last line to `up`. Not the end of the pipe: a child may have inherited it."""

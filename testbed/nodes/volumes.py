@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.background import Background
-from testbed.kubeclient import (
+from testbed.kube.client import (
     ChangeType,
     ConflictError,
     KubeClient,
@@ -24,7 +23,8 @@ from testbed.kubeclient import (
     NotFoundError,
     Object,
 )
-from testbed.kubelets import NODES, RETRY_SECONDS, TRANSIENT, instance_id_of
+from testbed.nodes.kubelets import NODES, RETRY_SECONDS, TRANSIENT, instance_id_of
+from testbed.processes.background import Background
 
 log = logging.getLogger(__name__)
 

@@ -1,31 +1,19 @@
-"""`make demo`: the story with a live view of pods and nodes, and a summary at the end."""
+"""The story as a person sees it: a live view on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from testbed import processes
-from testbed.cloud.control import CloudControl
-from testbed.kubeclient import KubeClient, Kubeconfig
-from testbed.progress import Terminal
-from testbed.pulumiengine import PulumiEngine
-from testbed.scene import NodeView, Scene, Sight
-from testbed.story import ClaimError, Story, Summary
-from testbed.testbed import CHECKOUT, Testbed
+from testbed.demo.observation import NodeView, Sight
 
 SHOWN_NODES = 18
 SHOWN_LINES = 6
@@ -104,69 +92,6 @@ class Stage:
             self.console.print(text, highlight=False, soft_wrap=True)
 
 
-def configuration(testbed: Testbed) -> Mapping[str, str]:
-    """Return the stack's settings by which the Pulumi program finds the testbed."""
-    assert testbed.cloud is not None
-    return {
-        "clusterName": testbed.cluster_name,
-        "region": testbed.region,
-        "awsEndpoint": testbed.cloud.url,
-        "kubeconfig": str(testbed.cluster.kubeconfig),
-        "image": "testbed/checkout:local",
-        "nodePools": str(CHECKOUT / "testbed" / "nodepools"),
-    }
-
-
-async def told(testbed: Testbed, engine: PulumiEngine, stage: Stage) -> Summary:
-    """Tell the story on a testbed that is up."""
-    assert testbed.cloud is not None
-    async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
-        story = Story(
-            scene=Scene(kube, CloudControl(testbed.cloud.url)),
-            engine=engine,
-            configuration=configuration(testbed),
-            logs=testbed.directory / "workloads" / "logs",
-            narrator=stage,
-        )
-        return await story.tell()
-
-
-def _workplace() -> Path:
-    """Where one demo lives; its keeper removes it, whatever ends the demo."""
-    return Path(tempfile.gettempdir()) / f"joiner-demo-{os.getpid()}"
-
-
-def main() -> int:
-    """Run the demo; 0 when every step held."""
-    console = Console(markup=False, emoji=False)
-    stage = Stage(console)
-    began = time.monotonic()
-    with processes.kept(_workplace()) as directory:
-        testbed = Testbed(directory=directory / "testbed", progress=Terminal(console))
-        stage.begin("testbed up")
-        try:
-            with testbed:
-                stage.end("testbed up", time.monotonic() - began, "control plane, cloud, kubelets")
-                engine = PulumiEngine(
-                    directory=directory / "pulumi",
-                    project=CHECKOUT,
-                    environment=testbed.environment(),
-                    show=stage.engine_line,
-                    progress=Terminal(console),
-                )
-                console.print(f"Pulumi plugins: {engine.home}", highlight=False)
-                with stage.lit():
-                    summary = asyncio.run(told(testbed, engine, stage))
-        except ClaimError as failure:
-            console.print(Panel(Text(str(failure)), title="the story ended here", style="red"))
-            return 1
-        except KeyboardInterrupt:
-            console.print("\nStopped; everything that ran has been ended.")
-            return 130
-    _print(console, summary, time.monotonic() - began)
-    return 0
-
-
 def _counts(sight: Sight) -> str:
     return (
         f"pods {sight.running} running, {sight.bound} bound of {len(sight.pods)}; "
@@ -216,22 +141,3 @@ def _state(instance: str, node: NodeView | None) -> str:
     if node.initialized:
         return "ready"
     return "registered" if node.ready else "joining"
-
-
-def _print(console: Console, summary: Summary, seconds: float) -> None:
-    table = Table(title="Joiner: the demo in figures", box=None, header_style="bold")
-    table.add_column("what")
-    table.add_column("figure")
-    table.add_row("pods bound", str(summary.pods_bound))
-    table.add_row("pods created → all bound", f"{summary.seconds_to_bound:.1f} s")
-    nodes = ", ".join(f"{n} × {kind}" for kind, n in sorted(summary.nodes_by_type.items()))
-    table.add_row("nodes launched", nodes)
-    gap = f" ({summary.cost / summary.lower_bound:.3f} × the bound)" if summary.lower_bound else ""
-    table.add_row("cost", f"{summary.cost:.4f} $/h{gap}")
-    table.add_row("proven lower bound", f"{summary.lower_bound:.4f} $/h")
-    left = ", ".join(f"{k}: {v}" for k, v in summary.left.items())
-    table.add_row("left after destroy", left or "nothing")
-    for step in summary.steps:
-        table.add_row(f"  {step.title}", f"{step.seconds:.1f} s")
-    table.add_row("in all", f"{seconds:.1f} s")
-    console.print(table)

@@ -25,12 +25,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import msgspec
 
-from testbed import binaries, processes
-from testbed.cluster import Cluster
-from testbed.environment import cache_directory
+from testbed.environment import CHECKOUT, cache_directory
+from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
-
-CHECKOUT = Path(__file__).resolve().parent.parent
+from testbed.region.cluster import Cluster
 
 CLOUD_READY_SECONDS = 60.0
 """How long the cloud may take to say its URL; it needs about three."""
@@ -64,7 +62,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     phase: Phase
     owner: str
-    """`processes.identity` of the owner."""
+    """`owned.identity` of the owner."""
 
     began: datetime
     parts: list[Part]
@@ -85,7 +83,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def is_owned(self) -> bool:
         """Whether the owner still runs."""
-        return processes.identity(self.owner_pid) == self.owner
+        return owned.identity(self.owner_pid) == self.owner
 
 
 def home(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
@@ -125,11 +123,11 @@ class CloudProcess:
     directory: Path
     arguments: Mapping[str, str]
     url: str = field(default="", init=False)
-    process: processes.Process = field(init=False)
+    process: owned.Process = field(init=False)
 
     def __post_init__(self) -> None:
         options = [f"--{name}={value}" for name, value in self.arguments.items()]
-        self.process = processes.Process(
+        self.process = owned.Process(
             name="cloud",
             command=[sys.executable, "-m", "testbed.cloud", "--port=0", *options],
             directory=self.directory,
@@ -139,7 +137,7 @@ class CloudProcess:
         )
 
     def start(self) -> None:
-        """Start it and return when it has said its URL; raises `processes.ProcessFailedError`."""
+        """Start it and return when it has said its URL; raises `owned.ProcessFailedError`."""
         self.process.start()
         said: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, args=(said,), daemon=True).start()
@@ -169,10 +167,8 @@ class CloudProcess:
             running.wait()
         said.put("")
 
-    def _failure(self, what: str) -> processes.ProcessFailedError:
-        return processes.ProcessFailedError(
-            f"the cloud {what}:\n{processes.last_words(self.process.log)}"
-        )
+    def _failure(self, what: str) -> owned.ProcessFailedError:
+        return owned.ProcessFailedError(f"the cloud {what}:\n{owned.last_words(self.process.log)}")
 
 
 @dataclass(kw_only=True)
@@ -213,7 +209,7 @@ class Testbed:
         """
         self._began = datetime.now(UTC)
         try:
-            self._owned.enter_context(processes.kept(self.directory))
+            self._owned.enter_context(owned.kept(self.directory))
             self._is_owner = True
             self._write_state(Phase.STARTING)
             for part, start in self._starters().items():
@@ -318,12 +314,12 @@ class Testbed:
         self._start("system nodes", workloads)
 
     def _start_volumes(self) -> None:
-        from testbed.volumes import VolumeDriver
+        from testbed.nodes.volumes import VolumeDriver
 
         self._start("volume driver", VolumeDriver(self.cluster.kubeconfig))
 
     def _start_kubelets(self) -> None:
-        from testbed.kubelets import Kubelets
+        from testbed.nodes.kubelets import Kubelets
 
         kubelets = Kubelets(
             self.cluster.kubeconfig,
@@ -356,7 +352,7 @@ class Testbed:
             ports["cloud"] = int(self.cloud.url.rsplit(":", 1)[1].rstrip("/"))
         state = State(
             phase=phase,
-            owner=processes.identity(os.getpid()) or "",
+            owner=owned.identity(os.getpid()) or "",
             began=self._began,
             parts=list(self._ready),
             pids=pids,

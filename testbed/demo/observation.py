@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.cloud.control import CloudControl, InstanceView
-from testbed.kubeclient import KubeClient, NotFoundError
+from testbed.kube.client import KubeClient, NotFoundError
 
 Object = Mapping[str, Any]
 
