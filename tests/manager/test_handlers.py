@@ -19,7 +19,7 @@ from controller.apis.kinds import NODE_POOL, Kind
 from controller.apiserver.port import Change
 from controller.kube.access import Access
 from controller.manager import handlers
-from testbed.processes import free_ports
+from testbed.processes.ports import free_ports
 
 REFERENCE = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
 POOL = {
