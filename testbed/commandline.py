@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     _verb(verbs, "down", _down, "stop it, and prove that nothing is left")
     status = _verb(verbs, "status", _status, "show what runs")
     status.add_argument("--json", action="store_true", help="print what the owner wrote down")
-    story = "run the whole story, from pulumi up to pulumi destroy"
-    demo = verbs.add_parser("demo", help=story, description=story)
+    summary = "run the whole scenario, from pulumi up to pulumi destroy"
+    demo = verbs.add_parser("demo", help=summary, description=summary)
     demo.set_defaults(verb=_demo)
     return parser
 

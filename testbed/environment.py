@@ -108,12 +108,12 @@ def _followed(lines: Iterable[str]) -> list[str]:
         if verb in ("Collecting", "Downloading", "Installing") and is_due:
             spoke = now
             what = "installing them" if verb == "Installing" else line.split()[1].split("==")[0]
-            _tell(f"  {found} packages, {now - began:.0f} s: {what}")
-    _tell(f"  {found} packages installed in {time.monotonic() - began:.0f} s", end="\n")
+            _report(f"  {found} packages, {now - began:.0f} s: {what}")
+    _report(f"  {found} packages installed in {time.monotonic() - began:.0f} s", end="\n")
     return list(last)
 
 
-def _tell(text: str, end: str = "") -> None:
+def _report(text: str, end: str = "") -> None:
     if sys.stderr.isatty():
         print(f"\r{text[:78]:78}", end=end, file=sys.stderr, flush=True)
     else:

@@ -1,4 +1,4 @@
-"""The story as a person sees it: a live view on a terminal, plain lines in a log."""
+"""The scenario as a person sees it: a live view on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from testbed.demo.observation import NodeView, Sight
+from testbed.demo.observation import NodeView, Observation
 
 SHOWN_NODES = 18
 SHOWN_LINES = 6
@@ -22,20 +22,20 @@ LOG_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Stage:
-    """Draws the story: steps done, the engine's last lines, pods, and nodes."""
+class LiveView:
+    """Draws the scenario: steps done, the engine's last lines, pods, and nodes."""
 
     console: Console
     done: list[str] = field(default_factory=list)
     title: str = ""
     began: float = 0.0
-    sight: Sight = field(default_factory=Sight)
+    latest: Observation = field(default_factory=Observation)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN_LINES))
     live: Live | None = None
     spoke: float = 0.0
 
     @contextmanager
-    def lit(self) -> Iterator[None]:
+    def shown(self) -> Iterator[None]:
         """Show the live view while the block runs; a log gets plain lines instead."""
         if not self.console.is_terminal:
             yield
@@ -51,13 +51,13 @@ class Stage:
         self.lines.clear()
         self._say(f"▸ {title} …")
 
-    def see(self, sight: Sight) -> None:
-        """Keep the latest sight; a log hears of it now and then."""
-        self.sight = sight
+    def show(self, observation: Observation) -> None:
+        """Keep the latest observation; a log hears of it now and then."""
+        self.latest = observation
         now = time.monotonic()
         if now - self.spoke >= LOG_SECONDS:
             self.spoke = now
-            self._say(f"  {_counts(sight)}")
+            self._say(f"  {_counts(observation)}")
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
         """A step held."""
@@ -82,9 +82,9 @@ class Stage:
                 Text(f"    {line}", style="dim", overflow="ellipsis", no_wrap=True)
                 for line in self.lines
             ]
-        parts.append(_pods(self.sight))
-        if self.sight.instances:
-            parts.append(_nodes(self.sight))
+        parts.append(_pods(self.latest))
+        if self.latest.instances:
+            parts.append(_nodes(self.latest))
         return Group(*parts)
 
     def _say(self, text: str) -> None:
@@ -92,31 +92,31 @@ class Stage:
             self.console.print(text, highlight=False, soft_wrap=True)
 
 
-def _counts(sight: Sight) -> str:
+def _counts(seen: Observation) -> str:
     return (
-        f"pods {sight.running} running, {sight.bound} bound of {len(sight.pods)}; "
-        f"nodes {len(sight.nodes)}, instances {len(sight.instances)}; {sight.cost:.3f} $/h"
+        f"pods {seen.running} running, {seen.bound} bound of {len(seen.pods)}; "
+        f"nodes {len(seen.nodes)}, instances {len(seen.instances)}; {seen.cost:.3f} $/h"
     )
 
 
-def _pods(sight: Sight) -> RenderableType:
-    total = max(len(sight.pods), 1)
+def _pods(observation: Observation) -> RenderableType:
+    total = max(len(observation.pods), 1)
     width = 50
-    running = round(width * sight.running / total)
-    bound = round(width * sight.bound / total) - running
+    running = round(width * observation.running / total)
+    bound = round(width * observation.bound / total) - running
     bar = Text("█" * running, style="green")
     bar.append("▒" * max(bound, 0), style="yellow")
     bar.append("·" * (width - running - max(bound, 0)), style="dim")
-    bar.append(f"  {_counts(sight)}", style="")
+    bar.append(f"  {_counts(observation)}", style="")
     return bar
 
 
-def _nodes(sight: Sight) -> RenderableType:
+def _nodes(observation: Observation) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("instance", "type", "zone", "capacity", "$/h", "state", "pods"):
         table.add_column(column, justify="right" if column in ("$/h", "pods") else "left")
-    by_id = {n.instance.instance_id: n for n in sight.nodes}
-    for instance in sorted(sight.instances, key=lambda i: i.launch_time)[:SHOWN_NODES]:
+    by_id = {n.instance.instance_id: n for n in observation.nodes}
+    for instance in sorted(observation.instances, key=lambda i: i.launch_time)[:SHOWN_NODES]:
         node = by_id.get(instance.instance_id)
         table.add_row(
             instance.instance_id,
@@ -125,9 +125,9 @@ def _nodes(sight: Sight) -> RenderableType:
             instance.capacity_type,
             f"{instance.price:.4f}",
             _state(instance.state, node),
-            str(len(sight.pods_on(node.name))) if node else "",
+            str(len(observation.pods_on(node.name))) if node else "",
         )
-    hidden = len(sight.instances) - SHOWN_NODES
+    hidden = len(observation.instances) - SHOWN_NODES
     if hidden > 0:
         table.add_row(f"… and {hidden} more")
     return table

@@ -1,4 +1,4 @@
-"""What can be seen of the cluster and the cloud at one moment, for the story and its viewers."""
+"""What can be seen of the cluster and the cloud at one moment, for the scenario and its viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_POOL = "karpenter.sh/nodepool"
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of the story: where it is, and how far."""
+    """A pod of the scenario: where it is, and how far."""
 
     name: str
     uid: str
@@ -45,7 +45,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """One look at everything; `instances` are those not terminated."""
 
     pods: tuple[PodView, ...] = ()
@@ -79,15 +79,15 @@ class Sight:
 
 
 @dataclass(slots=True)
-class Scene:
+class Observer:
     """Looks when asked; `latest` is what the last look saw."""
 
     kube: KubeClient
     cloud: CloudControl
     namespace: str = "default"
-    latest: Sight = field(default_factory=Sight)
+    latest: Observation = field(default_factory=Observation)
 
-    async def look(self) -> Sight:
+    async def observe(self) -> Observation:
         """Look now."""
         pods, nodes, instances, claims = await asyncio.gather(
             self.kube.list(f"/api/v1/namespaces/{self.namespace}/pods"),
@@ -97,7 +97,7 @@ class Scene:
         )
         alive = tuple(i for i in instances.instances if i.state != "terminated")
         by_provider_id = {f"aws:///{i.zone}/{i.instance_id}": i for i in instances.instances}
-        self.latest = Sight(
+        self.latest = Observation(
             pods=tuple(_pod(p) for p in pods[0]),
             nodes=tuple(
                 _node(n, by_provider_id[n["spec"]["providerID"]])
@@ -111,10 +111,10 @@ class Scene:
 
     async def _claims(self) -> tuple[str, ...]:
         try:
-            found, _ = await self.kube.list("/apis/karpenter.sh/v1/nodeclaims")
+            claims, _ = await self.kube.list("/apis/karpenter.sh/v1/nodeclaims")
         except NotFoundError:
             return ()
-        return tuple(claim["metadata"]["name"] for claim in found)
+        return tuple(claim["metadata"]["name"] for claim in claims)
 
 
 def _pod(pod: Object) -> PodView:

@@ -1,4 +1,4 @@
-"""`make demo`: the story with a live view of pods and nodes, and a summary at the end."""
+"""`make demo`: the scenario with a live view of pods and nodes, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cloud.control import CloudControl
-from testbed.demo.liveview import Stage
-from testbed.demo.observation import Scene
-from testbed.demo.scenario import ClaimError, Story, Summary
+from testbed.demo.liveview import LiveView
+from testbed.demo.observation import Observer
+from testbed.demo.scenario import ClaimError, Scenario, Summary
 from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient, Kubeconfig
 from testbed.plugins.engine import PulumiEngine
@@ -39,18 +39,18 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
     }
 
 
-async def told(testbed: Testbed, engine: PulumiEngine, stage: Stage) -> Summary:
-    """Tell the story on a testbed that is up."""
+async def play(testbed: Testbed, engine: PulumiEngine, view: LiveView) -> Summary:
+    """Run the scenario on a testbed that is up."""
     assert testbed.cloud is not None
     async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
-        story = Story(
-            scene=Scene(kube, CloudControl(testbed.cloud.url)),
+        scenario = Scenario(
+            observer=Observer(kube, CloudControl(testbed.cloud.url)),
             engine=engine,
             configuration=configuration(testbed),
             logs=testbed.directory / "workloads" / "logs",
-            narrator=stage,
+            viewer=view,
         )
-        return await story.tell()
+        return await scenario.run()
 
 
 def _workplace() -> Path:
@@ -61,26 +61,26 @@ def _workplace() -> Path:
 def main() -> int:
     """Run the demo; 0 when every step held."""
     console = Console(markup=False, emoji=False)
-    stage = Stage(console)
+    view = LiveView(console)
     began = time.monotonic()
     with owned.kept(_workplace()) as directory:
         testbed = Testbed(directory=directory / "testbed", progress=Terminal(console))
-        stage.begin("testbed up")
+        view.begin("testbed up")
         try:
             with testbed:
-                stage.end("testbed up", time.monotonic() - began, "control plane, cloud, kubelets")
+                view.end("testbed up", time.monotonic() - began, "control plane, cloud, kubelets")
                 engine = PulumiEngine(
                     directory=directory / "pulumi",
                     project=CHECKOUT,
                     environment=testbed.environment(),
-                    show=stage.engine_line,
+                    show=view.engine_line,
                     progress=Terminal(console),
                 )
                 console.print(f"Pulumi plugins: {engine.home}", highlight=False)
-                with stage.lit():
-                    summary = asyncio.run(told(testbed, engine, stage))
+                with view.shown():
+                    summary = asyncio.run(play(testbed, engine, view))
         except ClaimError as failure:
-            console.print(Panel(Text(str(failure)), title="the story ended here", style="red"))
+            console.print(Panel(Text(str(failure)), title="the scenario ended here", style="red"))
             return 1
         except KeyboardInterrupt:
             console.print("\nStopped; everything that ran has been ended.")

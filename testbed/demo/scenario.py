@@ -2,7 +2,7 @@
 
 Region up, `pulumi up`, 200 pods, a spot interruption, scale to nothing, a pod with a
 volume, a node deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
-what it claims; a claim that does not hold ends the story with what was seen.
+what it claims; a claim that does not hold ends the scenario with what was seen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.cloud.control import CloudControl
-from testbed.demo.observation import NodeView, Scene, Sight
+from testbed.demo.observation import NodeView, Observation, Observer
 from testbed.kube.client import KubeClient, NotFoundError, Object
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
 
@@ -61,13 +61,13 @@ class ClaimError(AssertionError):
     """A step did not hold what it claims."""
 
 
-class Narrator(Protocol):
-    """Hears how the story goes."""
+class Viewer(Protocol):
+    """Hears how the scenario goes."""
 
     def begin(self, title: str) -> None:
         """A step begins."""
 
-    def see(self, sight: Sight) -> None:
+    def show(self, observation: Observation) -> None:
         """Something may have changed."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
@@ -75,12 +75,12 @@ class Narrator(Protocol):
 
 
 class Quiet:
-    """Hears the story and says nothing."""
+    """Looks on and says nothing."""
 
     def begin(self, title: str) -> None:
         """Keep it."""
 
-    def see(self, sight: Sight) -> None:
+    def show(self, observation: Observation) -> None:
         """Keep it."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
@@ -110,28 +110,28 @@ class Summary:
 
 
 @dataclass(slots=True)
-class Story:
-    """Tells it on a running testbed: `configuration` is the stack's, `logs` the pods' folder."""
+class Scenario:
+    """Runs on a testbed that is up: `configuration` is the stack's, `logs` the pods' folder."""
 
-    scene: Scene
+    observer: Observer
     engine: PulumiEngine
     configuration: Mapping[str, str]
     logs: Path
-    narrator: Narrator = field(default_factory=Quiet)
+    viewer: Viewer = field(default_factory=Quiet)
     summary: Summary = field(default_factory=Summary)
 
     @property
     def kube(self) -> KubeClient:
         """The cluster, as its administrator."""
-        return self.scene.kube
+        return self.observer.kube
 
     @property
     def cloud(self) -> CloudControl:
         """The cloud's controls."""
-        return self.scene.cloud
+        return self.observer.cloud
 
-    async def tell(self) -> Summary:
-        """Tell the whole story. Raises ClaimError where a step does not hold."""
+    async def run(self) -> Summary:
+        """Run the whole scenario. Raises ClaimError where a step does not hold."""
         await self.bootstrap()
         await self.change_nothing()
         await self.scale_up()
@@ -166,39 +166,41 @@ class Story:
             await self._scale(pods)
             await self._see("every pod is bound", lambda s: s.bound >= pods)
             self.summary.seconds_to_bound = time.monotonic() - began
-            sight = await self._see(
+            observation = await self._see(
                 "every pod runs, every node is initialized, each NodeClaim has its instance",
                 lambda s: s.running >= pods and _settled(s) and len(s.claims) == len(s.instances),
             )
-            self.summary.pods_bound = sight.bound
-            self.summary.cost = sight.cost
-            self.summary.nodes_by_type = dict(sight.types)
+            self.summary.pods_bound = observation.bound
+            self.summary.cost = observation.cost
+            self.summary.nodes_by_type = dict(observation.types)
             self.summary.lower_bound = self._lower_bound()
             outcome(
-                f"{sight.bound} bound in {self.summary.seconds_to_bound:.1f} s on "
-                f"{len(sight.instances)} nodes at {sight.cost:.3f} $/h"
+                f"{observation.bound} bound in {self.summary.seconds_to_bound:.1f} s on "
+                f"{len(observation.instances)} nodes at {observation.cost:.3f} $/h"
             )
 
     async def interrupt(self) -> None:
         """A spot notice: the node is replaced and its pods move before the instance goes."""
         async with self._step("a spot interruption") as outcome:
-            before = await self.scene.look()
+            before = await self.observer.observe()
             spots = [n for n in before.nodes if n.instance.capacity_type == "spot"]
             self._claim(bool(spots), "there is no spot node to interrupt")
             victim = _busiest(before, spots)
             moved, wanted = len(before.pods_on(victim.name)), before.running
             self.cloud.interrupt(victim.instance.instance_id, delay_seconds=INTERRUPTION_SECONDS)
-            sight = await self._see(
+            observation = await self._see(
                 "the interrupted node is gone and its pods run elsewhere",
                 lambda s: s.running >= wanted and not _knows(s, victim) and _settled(s),
             )
-            self._claim(not any(p.node == victim.name for p in sight.pods), "a pod is still on it")
+            self._claim(
+                not any(p.node == victim.name for p in observation.pods), "a pod is still on it"
+            )
             outcome(f"{victim.instance.instance_type} replaced, {moved} pods moved")
 
     async def scale_to_nothing(self) -> None:
         """No pods: every node goes, every instance is terminated."""
         async with self._step("scale to 0") as outcome:
-            nodes = len((await self.scene.look()).nodes)
+            nodes = len((await self.observer.observe()).nodes)
             await self._scale(0)
             await self._see(
                 "all nodes, claims and instances are gone",
@@ -214,8 +216,8 @@ class Story:
             await self.kube.create(
                 DEPLOYMENTS, _keeping(VOLUME_CLAIM, _inflate("keeper", *SIZES[0], 1))
             )
-            sight = await self._see("its pod runs", lambda s: s.running == 1 and _settled(s))
-            (instance,) = sight.instances
+            observation = await self._see("its pod runs", lambda s: s.running == 1 and _settled(s))
+            (instance,) = observation.instances
             await self._until("its volume is attached", self._volume_attached)
             zones = [zone for volume in await self._volumes() for zone in _zones(volume)]
             self._claim(zones == [instance.zone], f"the volume is not in {instance.zone}: {zones}")
@@ -236,17 +238,19 @@ class Story:
             victim = _busiest(before, before.nodes)
             uids = {p.uid for p in before.pods_on(victim.name)}
             await self.kube.delete(f"/api/v1/nodes/{victim.name}")
-            sight = await self._see(
+            observation = await self._see(
                 "the node is gone and every pod runs",
                 lambda s: s.running >= pods and not _knows(s, victim) and _settled(s),
             )
-            self._claim(not uids & {p.uid for p in sight.pods}, "a pod outlived the node it ran on")
+            self._claim(
+                not uids & {p.uid for p in observation.pods}, "a pod outlived the node it ran on"
+            )
             outcome(f"{victim.name} drained, {len(uids)} pods placed again")
 
     async def destroy(self) -> None:
         """`pulumi destroy` with pods still running: nothing is left, anywhere."""
         async with self._step("pulumi destroy, pods still running") as outcome:
-            running = (await self.scene.look()).running
+            running = (await self.observer.observe()).running
             changes = await self._engine(self.engine.destroy, STACK)
             self.summary.left = await asyncio.to_thread(self.cloud.leftovers)
             self._claim(not self.summary.left, f"left in the cloud: {self.summary.left}")
@@ -259,7 +263,7 @@ class Story:
     @asynccontextmanager
     async def _step(self, title: str) -> AsyncIterator[Callable[[str], None]]:
         outcome: list[str] = []
-        self.narrator.begin(title)
+        self.viewer.begin(title)
         began = time.monotonic()
         watcher = asyncio.create_task(self._watch())
         try:
@@ -269,10 +273,10 @@ class Story:
             await asyncio.gather(watcher, return_exceptions=True)
         step = Step(title, time.monotonic() - began, "; ".join(outcome))
         self.summary.steps.append(step)
-        self.narrator.end(step.title, step.seconds, step.outcome)
+        self.viewer.end(step.title, step.seconds, step.outcome)
 
     async def _engine(self, operation: Callable[..., Changes], *arguments: object) -> Changes:
-        """Run an operation of the Pulumi engine; a story that is broken off ends it too."""
+        """Run an operation of the Pulumi engine; a scenario that is broken off ends it too."""
         running = asyncio.create_task(asyncio.to_thread(operation, *arguments))
         try:
             return await asyncio.shield(running)
@@ -284,21 +288,21 @@ class Story:
 
     async def _watch(self) -> None:
         while True:
-            self.narrator.see(await self.scene.look())
+            self.viewer.show(await self.observer.observe())
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _see(self, claim: str, holds: Callable[[Sight], bool]) -> Sight:
+    async def _see(self, claim: str, holds: Callable[[Observation], bool]) -> Observation:
         async def check() -> str | None:
-            return None if holds(self.scene.latest) else _told(self.scene.latest)
+            return None if holds(self.observer.latest) else _describe(self.observer.latest)
 
         await self._until(claim, check)
-        return self.scene.latest
+        return self.observer.latest
 
     async def _until(self, claim: str, obstacle: Callable[[], object]) -> None:
         """Wait until nothing stands in the way; the watcher keeps looking meanwhile."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
-            await self.scene.look()
+            await self.observer.observe()
             seen = obstacle()
             seen = await seen if asyncio.iscoroutine(seen) else seen
             if seen is None:
@@ -334,15 +338,16 @@ class Story:
         return None
 
     async def _volumes(self) -> list[Object]:
-        found, _ = await self.kube.list("/api/v1/persistentvolumes")
-        return found
+        volumes, _ = await self.kube.list("/api/v1/persistentvolumes")
+        return volumes
 
     async def _volumes_left(self) -> str | None:
-        return ", ".join(one["metadata"]["name"] for one in await self._volumes()) or None
+        return ", ".join(volume["metadata"]["name"] for volume in await self._volumes()) or None
 
     async def _volume_attached(self) -> str | None:
-        found, _ = await self.kube.list("/apis/storage.k8s.io/v1/volumeattachments")
-        return None if [one["status"]["attached"] for one in found] == [True] else f"{found}"
+        attachments, _ = await self.kube.list("/apis/storage.k8s.io/v1/volumeattachments")
+        attached = [attachment["status"]["attached"] for attachment in attachments]
+        return None if attached == [True] else f"{attachments}"
 
     async def _scale(self, pods: int) -> None:
         share, rest = divmod(pods, len(SIZES))
@@ -371,10 +376,10 @@ class Story:
             ("ServiceAccount", "/api/v1/namespaces/kube-system/serviceaccounts"),
             ("ClusterRole", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),
         ):
-            found, _ = await self.kube.list(path)
+            objects, _ = await self.kube.list(path)
             left += [
                 f"{kind} {o['metadata']['name']}"
-                for o in found
+                for o in objects
                 if "karpenter" in o["metadata"]["name"]
             ]
         nodes, _ = await self.kube.list("/api/v1/nodes", labelSelector="karpenter.sh/nodepool")
@@ -427,26 +432,28 @@ def _zones(volume: Object) -> list[str]:
     return list(expression["values"])
 
 
-def _busiest(sight: Sight, nodes: tuple[NodeView, ...] | list[NodeView]) -> NodeView:
-    return max(nodes, key=lambda n: (len(sight.pods_on(n.name)), n.name))
+def _busiest(observation: Observation, nodes: tuple[NodeView, ...] | list[NodeView]) -> NodeView:
+    return max(nodes, key=lambda n: (len(observation.pods_on(n.name)), n.name))
 
 
-def _knows(sight: Sight, node: NodeView) -> bool:
+def _knows(observation: Observation, node: NodeView) -> bool:
     """Whether the node or its instance is still there."""
-    return any(n.name == node.name for n in sight.nodes) or any(
-        i.instance_id == node.instance.instance_id for i in sight.instances
+    return any(n.name == node.name for n in observation.nodes) or any(
+        i.instance_id == node.instance.instance_id for i in observation.instances
     )
 
 
-def _settled(sight: Sight) -> bool:
+def _settled(observation: Observation) -> bool:
     """Whether every instance has become a node that is ready for pods."""
-    ready = {n.instance.instance_id for n in sight.nodes if n.initialized and not n.terminating}
-    return all(i.instance_id in ready for i in sight.instances)
+    ready = {
+        n.instance.instance_id for n in observation.nodes if n.initialized and not n.terminating
+    }
+    return all(i.instance_id in ready for i in observation.instances)
 
 
-def _told(sight: Sight) -> str:
+def _describe(observation: Observation) -> str:
     return (
-        f"{len(sight.pods)} pods, {sight.bound} bound, {sight.running} running; "
-        f"{len(sight.nodes)} nodes, {len(sight.claims)} NodeClaims, "
-        f"{len(sight.instances)} instances"
+        f"{len(observation.pods)} pods, {observation.bound} bound, {observation.running} running; "
+        f"{len(observation.nodes)} nodes, {len(observation.claims)} NodeClaims, "
+        f"{len(observation.instances)} instances"
     )

@@ -135,7 +135,7 @@ class Kubelets:
 
 async def _follow_nodes(kube: KubeClient, fleet: _Fleet) -> None:
     async for change in kube.follow(NODES):
-        fleet.tell_node(change)
+        fleet.notify_node(change)
 
 
 async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, fleet: _Fleet) -> None:
@@ -151,7 +151,7 @@ async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, flee
             await asyncio.sleep(RETRY_SECONDS)
             continue
         query = {"since": str(answer["revision"]), "timeout": str(POLL_SECONDS)}
-        fleet.tell_instances([Instance.from_json(row) for row in answer["instances"]])
+        fleet.notify_instances([Instance.from_json(row) for row in answer["instances"]])
 
 
 @dataclass
@@ -173,17 +173,17 @@ class _Fleet:
     _instances_known: bool = False
     _nodes_known: bool = False
 
-    def tell_instances(self, instances: list[Instance]) -> None:
+    def notify_instances(self, instances: list[Instance]) -> None:
         present = {instance.id: instance for instance in instances}
         for instance in instances:
-            self._tell(instance)
+            self._notify(instance)
         for instance_id in self.kubelets.keys() - present.keys():
             kubelet = self.kubelets[instance_id]
-            kubelet.tell(replace(kubelet.instance, state="terminated"))
+            kubelet.notify(replace(kubelet.instance, state="terminated"))
         self._instances_known = True
         self._check_complete()
 
-    def tell_node(self, change: Change) -> None:
+    def notify_node(self, change: Change) -> None:
         if change.type is ChangeType.SYNCED:
             self._nodes_known = True
             self._check_complete()
@@ -205,10 +205,10 @@ class _Fleet:
         if self.owners.get(kubelet.name) == kubelet.instance.id:
             del self.owners[kubelet.name]
 
-    def _tell(self, instance: Instance) -> None:
+    def _notify(self, instance: Instance) -> None:
         known = self.kubelets.get(instance.id)
         if known is not None:
-            known.tell(instance)
+            known.notify(instance)
         elif instance.state not in GONE or self._node_of(instance):
             kubelet = self.kubelets[instance.id] = _Kubelet(self, instance)
             self.tasks.create_task(kubelet.live(), name=f"kubelet {instance.id}")
@@ -229,7 +229,7 @@ class _Fleet:
             if instance_id is None or instance_id in self.kubelets:
                 continue
             if node["metadata"].get("annotations", {}).get(KWOK_NODE) == "fake":
-                self._tell(_bygone(name, instance_id, node["spec"]["providerID"].split("/")[3]))
+                self._notify(_bygone(name, instance_id, node["spec"]["providerID"].split("/")[3]))
 
 
 def instance_id_of(node: Object) -> str | None:
@@ -275,7 +275,7 @@ class _Kubelet:
     def name(self) -> str:
         return self.instance.private_dns_name
 
-    def tell(self, instance: Instance) -> None:
+    def notify(self, instance: Instance) -> None:
         if instance != self.instance:
             self.instance = instance
             self.changed.set()

@@ -94,7 +94,7 @@ class Pod:
     def _directory(self) -> Path:
         return self.host.pods_directory / str(self.object["metadata"]["uid"])
 
-    def tell(self, changed: Object) -> None:
+    def notify(self, changed: Object) -> None:
         """Take note of the object as it is now."""
         self.object = changed
         if changed["metadata"].get("deletionTimestamp"):

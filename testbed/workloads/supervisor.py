@@ -161,13 +161,13 @@ class Workloads:
         async for change in changes:
             if change.type is ChangeType.SYNCED:
                 known.set()
-            elif (pod := self._tell(change, host)) is not None:
+            elif (pod := self._notify(change, host)) is not None:
                 life = asyncio.create_task(self._live(pod), name=f"pod {pod.namespace}/{pod.name}")
                 lives.add(life)
                 life.add_done_callback(lives.discard)
-                life.add_done_callback(_tell_failure)
+                life.add_done_callback(_report_failure)
 
-    def _tell(self, change: Change, host: Host) -> Pod | None:
+    def _notify(self, change: Change, host: Host) -> Pod | None:
         """Pass a change on to its pod; return the pod if it is new."""
         uid = change.object["metadata"]["uid"]
         pod = self._pods.get(uid)
@@ -176,10 +176,10 @@ class Workloads:
                 pod.stop(0.0, is_object_left=False)
             return None
         if pod is not None:
-            pod.tell(change.object)
+            pod.notify(change.object)
             return None
         pod = self._pods[uid] = Pod(host, change.object)
-        pod.tell(change.object)
+        pod.notify(change.object)
         return pod
 
     async def _live(self, pod: Pod) -> None:
@@ -194,7 +194,7 @@ class Workloads:
         await asyncio.gather(*lives, return_exceptions=True)
 
 
-def _tell_failure(life: asyncio.Task[None]) -> None:
+def _report_failure(life: asyncio.Task[None]) -> None:
     if not life.cancelled() and (failure := life.exception()) is not None:
         log.error("%s was given up", life.get_name(), exc_info=failure)
 

@@ -98,7 +98,7 @@ class Region:
             if not line.startswith("{") or json.loads(line)["level"] == "ERROR"
         ]
 
-    def told(self) -> str:
+    def last_words(self) -> str:
         """Answer the last words of every pod of the system nodes."""
         return "\n".join(
             f"--- {log.name}\n{owned.last_words(log, lines=25, width=600)}"

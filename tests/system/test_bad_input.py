@@ -121,7 +121,7 @@ async def refusal(kube: KubeClient, path: str, kind: str) -> Mapping[str, Any]:
     return await eventually(f"{path} says in {kind} what is wrong", refused)
 
 
-async def told(kube: KubeClient, name: str, reason: str, *words: str) -> str:
+async def expect_event(kube: KubeClient, name: str, reason: str, *words: str) -> str:
     """Wait for an event about an object whose name begins so, which has all these words."""
     seen: set[str] = set()
 
@@ -192,7 +192,7 @@ async def test_a_pool_whose_class_does_not_exist_says_which_to_create(
         assert refused["reason"] == "NodeClassNotFound"
         assert 'EC2NodeClass "nowhere" does not exist: create it' in refused["message"]
         lacking = 'NodePool classless is not ready: EC2NodeClass "nowhere" does not exist'
-        await told(kube, "classless-", "FailedScheduling", lacking)
+        await expect_event(kube, "classless-", "FailedScheduling", lacking)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,9 @@ async def test_pods_beyond_a_pools_limit_are_told_the_limit(
     pool = node_pool("small", limits={"cpu": "2"})
     pods = deployment("small", 3, **in_pool("small"), **asking({"cpu": "1500m"}))
     async with present(kube, pool, pods):
-        await told(kube, "small-", "FailedScheduling", "NodePool small: limit of cpu reached")
+        await expect_event(
+            kube, "small-", "FailedScheduling", "NodePool small: limit of cpu reached"
+        )
 
         claims, _ = await kube.list(NODE_CLAIMS)
         assert len(claims) == 1
@@ -263,8 +265,12 @@ async def test_a_pool_whose_requirements_nothing_satisfies_says_so(
     pool = node_pool("dreamer", requirements=wanted)
     pods = deployment("dreamer", 1, **in_pool("dreamer"))
     async with present(kube, pool, pods):
-        await told(kube, "dreamer-", "FailedScheduling", "NodePool dreamer: no instance type")
-        await told(kube, "dreamer", "NoCompatibleInstanceTypes", "In [m5.moonshot]", "change it")
+        await expect_event(
+            kube, "dreamer-", "FailedScheduling", "NodePool dreamer: no instance type"
+        )
+        await expect_event(
+            kube, "dreamer", "NoCompatibleInstanceTypes", "In [m5.moonshot]", "change it"
+        )
 
 
 @pytest.mark.parametrize(
@@ -298,7 +304,7 @@ async def test_every_pod_that_no_pool_can_serve_is_told_the_nearest_miss(
 ) -> None:
     async with present(kube, deployment(name, 3, **spec)):
         for pod in await pods_of(kube, name, 3):
-            await told(kube, pod, "FailedScheduling", *words)
+            await expect_event(kube, pod, "FailedScheduling", *words)
 
 
 async def test_a_pod_that_does_not_tolerate_a_pools_taint_is_told_the_taint(
@@ -308,7 +314,9 @@ async def test_a_pod_that_does_not_tolerate_a_pools_taint_is_told_the_taint(
         "tainted", taints=[{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]
     )
     async with present(kube, pool, deployment("outsider", 1, **in_pool("tainted"))):
-        await told(kube, "outsider-", "FailedScheduling", "NodePool tainted: taint dedicated=ml")
+        await expect_event(
+            kube, "outsider-", "FailedScheduling", "NodePool tainted: taint dedicated=ml"
+        )
 
 
 async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(

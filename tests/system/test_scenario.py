@@ -1,11 +1,11 @@
-"""The demo's story: `make demo` shows it, this asserts it."""
+"""The demo's scenario: `make demo` shows it, this asserts it."""
 
 from __future__ import annotations
 
 import pytest
 
-from testbed.demo.observation import Scene, Sight
-from testbed.demo.scenario import Story
+from testbed.demo.observation import Observation, Observer
+from testbed.demo.scenario import Scenario
 from testbed.kube.client import KubeClient
 from tests.system.region import Region
 
@@ -13,12 +13,12 @@ pytestmark = pytest.mark.system
 
 
 class Printed:
-    """Prints how the story goes, which pytest shows when it breaks off."""
+    """Prints how the scenario goes, which pytest shows when it breaks off."""
 
     def begin(self, title: str) -> None:
         print(f"▸ {title}")
 
-    def see(self, sight: Sight) -> None:
+    def show(self, observation: Observation) -> None:
         """Keep it."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
@@ -28,15 +28,15 @@ class Printed:
 async def test_pods_come_and_go_and_nodes_follow_until_destroy_leaves_nothing(
     region: Region, kube: KubeClient
 ) -> None:
-    story = Story(
-        scene=Scene(kube, region.cloud),
+    scenario = Scenario(
+        observer=Observer(kube, region.cloud),
         engine=region.engine,
         configuration=region.settings,
         logs=region.logs,
-        narrator=Printed(),
+        viewer=Printed(),
     )
 
-    summary = await story.tell()
+    summary = await scenario.run()
 
     assert summary.pods_bound == 200
     assert summary.nodes_by_type
