@@ -18,6 +18,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+import semver
+
 from controller.apis.quantities import MILLI, parse
 
 MOST_CHARACTERS = 10 * 1024
@@ -32,15 +34,7 @@ MOST_DEFAULTS = 32
 _EXTENSIONS = ("bindings", "lists", "optional", "sets", "strings", "two-var-comprehensions")
 _MISSING = re.compile(r'^Key not found in map : "(.*)"$')
 _FRAME = re.compile(r"^([A-Z_]+: )*(<input>:)?| \[[A-Z_]+\]$")
-_SEMVER = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
-    r"(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
-    re.ASCII,
-)
-
-
-RELEASE = ((2, 0, ""),)
-"""What a version has in place of the parts of a pre-release."""
+_ZEROS = re.compile(r"^0+(?=\d)", re.ASCII)
 
 
 class CelError(ValueError):
@@ -57,18 +51,10 @@ class Quantity:
         return b"quantity %d" % self.milli
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Semver:
-    """A semantic version (semver.org 2.0); what follows a `+` does not count.
+class Semver(semver.Version):
+    """A semantic version (semver.org 2.0); what follows a `+` does not count, and is not kept."""
 
-    `before` has the parts of a pre-release, such that numbers come before words, and both
-    before `RELEASE`.
-    """
-
-    major: int
-    minor: int
-    patch: int
-    before: tuple[tuple[int, int, str], ...] = RELEASE
+    __slots__ = ()
 
     @classmethod
     def read(cls, text: str, normalize: bool = False) -> Semver:
@@ -79,22 +65,16 @@ class Semver:
 
         """
         if normalize:
-            core, sign, tail = re.sub(r"^v", "", text.strip()).partition("-")
-            parts = [str(int(p)) if p.isdigit() else p for p in core.split(".")]
-            text = ".".join([*parts, "0", "0"][: max(len(parts), 3)]) + sign + tail
-        match = _SEMVER.fullmatch(text)
-        if match is None:
-            raise CelError(f"{text!r} is not a semantic version such as 1.2.3")
-        major, minor, patch, before = match.groups()
-        if before is None:
-            return cls(int(major), int(minor), int(patch))
-        ranked = ((0, int(p), "") if p.isdigit() else (1, 0, p) for p in before.split("."))
-        return cls(int(major), int(minor), int(patch), tuple(ranked))
+            parts = [_ZEROS.sub("", part) for part in text.removeprefix("v").split(".", 2)]
+            text = ".".join([*parts, "0", "0"][:3])
+        try:
+            version = cls.parse(text)
+        except ValueError as exc:
+            raise CelError(f"{text!r} is not a semantic version such as 1.2.3") from exc
+        return cls(version.major, version.minor, version.patch, version.prerelease)
 
     def __bytes__(self) -> bytes:
-        before = ".".join(word or str(number) for _, number, word in self.before)
-        tail = "" if self.before == RELEASE else f"-{before}"
-        return f"semver {self.major}.{self.minor}.{self.patch}{tail}".encode()
+        return f"semver {self}".encode()
 
 
 @dataclass(frozen=True, slots=True)

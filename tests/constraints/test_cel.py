@@ -218,3 +218,29 @@ def test_versions_are_ordered_as_semver_says() -> None:
 
     assert shuffled == ordered
     assert Semver.read("1.0.0+build") == Semver.read("1.0.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("v1.2", "1.2.0"),
+        ("01.002.0003-rc.1+build", "1.2.3-rc.1"),
+        ("1.2.3-rc-1", "1.2.3-rc-1"),
+        ("1.2-rc.1", None),
+        ("1+build", None),
+        (" 1.2.3", None),
+        ("1.2.3.4", None),
+        ("1.2.3-01", None),
+        ("v", None),
+    ],
+)
+def test_forgiving_reading_of_versions_forgives_what_kubernetes_does(
+    text: str, read: str | None
+) -> None:
+    """Kubernetes' `semver(text, true)`: a "v" in front, zeros, and a short version that ends there.
+
+    https://pkg.go.dev/k8s.io/apiserver/pkg/cel/library#SemverLib
+    """
+    assert expression(f"isSemver('{text}', true)").is_true({}) is (read is not None)
+    if read is not None:
+        assert str(Semver.read(text, normalize=True)) == read
