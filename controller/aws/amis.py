@@ -7,11 +7,14 @@ into image ids, one per architecture and variant. Other terms ask EC2 directly.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from cachetools import TLRUCache, TTLCache
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import AMIStatus, EC2NodeClass, SelectorTerm
@@ -152,10 +155,11 @@ class AMIs:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
-        self._period = period
-        self._clock = clock
-        self._parameters: dict[str, tuple[float, str]] = {}
-        self._found: dict[object, tuple[float, tuple[AMIStatus, ...]]] = {}
+        # By path, and by whether the value never changes: each kind is believed for its own time.
+        self._values: TLRUCache[tuple[str, bool], str, float] = TLRUCache(
+            math.inf, lambda key, _, now: now + (PINNED_PERIOD if key[1] else period), clock
+        )
+        self._selected: TTLCache[object, tuple[AMIStatus, ...]] = TTLCache(math.inf, period, clock)
         self._asking = asyncio.Lock()
 
     async def find(self, node_class: EC2NodeClass, kubernetes: str) -> tuple[AMIStatus, ...]:
@@ -168,18 +172,16 @@ class AMIs:
         terms = node_class.spec.ami_selector_terms
         key = (repr(terms), family_of(node_class).name, kubernetes)
         async with self._asking:
-            since, found = self._found.get(key, (0.0, ()))
-            if found and self._clock() - since < self._period:
-                return found
+            if images := self._selected.get(key):
+                return images
             served = [pair async for pair in self._served(node_class, kubernetes)]
-            found = tuple(chosen(served))
-            self._found[key] = (self._clock(), found)
-            return found
+            images = self._selected[key] = tuple(chosen(served))
+            return images
 
     def forget(self) -> None:
         """Look everything up anew next time."""
-        self._found.clear()
-        self._parameters.clear()
+        self._selected.clear()
+        self._values.clear()
 
     async def _served(self, node_class: EC2NodeClass, kubernetes: str) -> Any:
         """Yield each image with the requirements of machines it serves."""
@@ -224,18 +226,15 @@ class AMIs:
 
     async def _value(self, path: str, *, pinned: bool) -> str:
         """Return a parameter's value; empty when it does not exist."""
-        since, value = self._parameters.get(path, (0.0, ""))
-        period = PINNED_PERIOD if pinned else self._period
-        if value and self._clock() - since < period:
-            return value
+        if known := self._values.get((path, pinned)):
+            return known
         try:
             answer = await self._aws.call("ssm", "get_parameter", Name=path)
         except AwsError as exc:
             if exc.is_not_found:
                 return ""
             raise
-        value = str(answer["Parameter"]["Value"])
-        self._parameters[path] = (self._clock(), value)
+        value = self._values[path, pinned] = str(answer["Parameter"]["Value"])
         return value
 
     async def _describe(self, filters: list[dict[str, Any]], owners: list[str]) -> list[Image]:

@@ -8,10 +8,11 @@ them too: what was written for one is kept for the next.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+from cachetools import LRUCache
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import AMIStatus, EC2NodeClass
@@ -45,22 +46,8 @@ NITRO_SANDBOX = "eks.amazonaws.com/nitro-sandbox"
 """A resource that no machine has: asking for it turns on Nitro Enclaves."""
 
 
-class Written:
-    """Templates written before, by all that went into them: claims of one pool share them."""
-
-    kept = 256
-
-    def __init__(self) -> None:
-        self._templates: dict[bytes, LaunchTemplate] = {}
-
-    def get(self, key: bytes, write: Callable[[], LaunchTemplate]) -> LaunchTemplate:
-        """Return the template of this key, written now if it is new."""
-        found = self._templates.pop(key, None) or write()
-        # Put back at the end: what is at the front has not been used for longest.
-        self._templates[key] = found
-        while len(self._templates) > self.kept:
-            del self._templates[next(iter(self._templates))]
-        return found
+WRITTEN_TEMPLATES = 256
+"""How many templates are kept, of those used last: more than a burst of launches needs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +62,9 @@ class Writer:
     tenancy: str
     names_reservations: bool
     in_isolated_partition: bool
-    written: Written
+    written: LRUCache[bytes, LaunchTemplate]
+    """Templates written before, by all that went into them: claims of one pool share them."""
+
     _own: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,10 +97,10 @@ class Writer:
         efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa else 0
         reservation = offering.requirements.get(RESERVATION_ID, "")
         own = [image.id, image.name, pods, efas, offering.capacity_type, reservation]
-        template = self.written.get(
-            self._own + msgspec.json.encode(own),
-            lambda: self._write(image, pods, efas, offering),
-        )
+        key = self._own + msgspec.json.encode(own)
+        template = self.written.get(key)
+        if template is None:
+            template = self.written[key] = self._write(image, pods, efas, offering)
         return Candidate(instance_type, offering, template, image.id, subnet.id)
 
     def _write(self, image: AMIStatus, pods: int, efas: int, offering: Offering) -> LaunchTemplate:

@@ -7,11 +7,14 @@ minute we believe the launch rather than the list.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from cachetools import TTLCache
 
 from controller.apis import labels
 from controller.aws.batching import Batcher
@@ -130,8 +133,7 @@ class Instances:
         self._aws = aws
         self._cluster = cluster_name
         self._installation = installation
-        self._clock = clock
-        self._settling: dict[str, tuple[float, Instance]] = {}
+        self._settling: TTLCache[str, Instance] = TTLCache(math.inf, SETTLING, clock)
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
             self._describe_claims, size=_FILTER_VALUES
@@ -140,7 +142,7 @@ class Instances:
 
     def launched(self, instance: Instance) -> None:
         """Believe in an instance that EC2 has just launched, until its lists have it."""
-        self._settling[instance_id(instance.provider_id)] = (self._clock(), instance)
+        self._settling[instance_id(instance.provider_id)] = instance
 
     async def get(self, provider_id: str) -> Described:
         """Return one instance.
@@ -154,15 +156,14 @@ class Instances:
         found = await self._descriptions.get(wanted)
         if found is not None and not found.is_gone:
             return found
-        if found is None and self._is_settling(wanted):
+        if found is None and wanted in self._settling:
             raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
     async def launched_for(self, name: str) -> Instance | None:
         """Return the instance that bears the tag of a claim, one just launched included."""
         listed = await self._by_claim.get(name) or ()
-        settling = (i for launched, (_, i) in self._settling.items() if self._is_settling(launched))
-        every = (*(d.instance for d in listed), *settling)
+        every = (*(d.instance for d in listed), *self._settling.values())
         return next((i for i in every if i.is_ours and _claim_of(i) == name), None)
 
     async def of_claim(self, name: str, *, since: datetime | None) -> Described | None:
@@ -181,9 +182,9 @@ class Instances:
     async def all(self) -> list[Instance]:
         """Return every instance that is not terminated, those just launched included."""
         listed = {instance_id(d.instance.provider_id): d.instance for d in await self._query([])}
-        for settled in [i for i in self._settling if i in listed or not self._is_settling(i)]:
-            del self._settling[settled]
-        return [*listed.values(), *(instance for _, instance in self._settling.values())]
+        for settled in listed:
+            self._settling.pop(settled, None)
+        return [*listed.values(), *self._settling.values()]
 
     async def profiles(self) -> frozenset[str]:
         """Return the names of the instance profiles that living instances bear."""
@@ -222,10 +223,6 @@ class Instances:
             Resources=[instance_id(found.instance.provider_id)],
             Tags=tag_list(tags),
         )
-
-    def _is_settling(self, wanted: str) -> bool:
-        since, _ = self._settling.get(wanted, (float("-inf"), None))
-        return self._clock() - since < SETTLING
 
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
         # A filter, unlike the ids parameter, does not fail for all when one is gone.

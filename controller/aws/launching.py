@@ -8,17 +8,20 @@ the instance is looked for by the tag that names the claim.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+
+from cachetools import LRUCache, TTLCache
 
 from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.quantities import MILLI, written
 from controller.aws import fleet, nodeclasstags
-from controller.aws.candidates import NITRO_SANDBOX, Writer, Written, market
+from controller.aws.candidates import NITRO_SANDBOX, WRITTEN_TEMPLATES, Writer, market
 from controller.aws.cluster import Cluster, ClusterFacts
 from controller.aws.errors import (
     FLEET_QUOTA,
@@ -35,9 +38,7 @@ from controller.aws.fleet import Candidate, Launched
 from controller.aws.instances import Described, Instances, as_launched, provider_id
 from controller.aws.instancetypes import EFA
 from controller.aws.launchfilters import UNAVAILABLE, filtered
-from controller.aws.launchtemplates import (
-    LaunchTemplates,
-)
+from controller.aws.launchtemplates import LaunchTemplate, LaunchTemplates
 from controller.aws.offerings import (
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
@@ -78,7 +79,6 @@ REMEMBERED = 3600.0
 class Attempts:
     """What this process knows of one claim's launch."""
 
-    since: float
     number: int = 0
     doubted_since: float | None = None
     instance: Instance | None = None
@@ -131,8 +131,8 @@ class Launcher:
         self._installation = installation
         self._reserved_capacity = reserved_capacity
         self._clock = clock
-        self._attempts: dict[str, Attempts] = {}
-        self._written = Written()
+        self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED, clock)
+        self._written: LRUCache[bytes, LaunchTemplate] = LRUCache(WRITTEN_TEMPLATES)
 
     async def launch(
         self,
@@ -164,11 +164,7 @@ class Launcher:
         return instance
 
     def _of(self, claim: NodeClaim) -> Attempts:
-        now = self._clock()
-        old = [uid for uid, a in self._attempts.items() if now - a.since > REMEMBERED]
-        for uid in old:
-            del self._attempts[uid]
-        return self._attempts.setdefault(claim.metadata.uid, Attempts(since=now))
+        return self._attempts.setdefault(claim.metadata.uid, Attempts())
 
     async def _once(
         self,

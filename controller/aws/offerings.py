@@ -8,6 +8,7 @@ the offerings of types about which something is new are made again.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from cachetools import TTLCache
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import AMIStatus, CapacityReservationStatus, EC2NodeClass
@@ -118,7 +120,6 @@ class _Built:
     stamps: dict[str, object] = field(default_factory=dict)
     stamp: object = None
     listed: tuple[InstanceType, ...] = ()
-    used_at: float = 0.0
 
 
 class InstanceTypes:
@@ -149,8 +150,7 @@ class InstanceTypes:
         self._reservations = reservations
         self._subnets = subnets
         self._shift = shift
-        self._clock = clock
-        self._built: dict[bytes, _Built] = {}
+        self._built: TTLCache[bytes, _Built] = TTLCache(math.inf, self.idle, clock)
 
     def of(
         self, node_class: EC2NodeClass, asked: Sequence[Requirement] = ()
@@ -209,13 +209,9 @@ class InstanceTypes:
         )
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
-        now = self._clock()
         key = _content(node_class, self._machines.revision, shared)
-        built = self._built.get(key)
-        if built is None:
-            self._built = {k: b for k, b in self._built.items() if now - b.used_at < self.idle}
-            built = self._built[key] = _Built(dict(self._make(node_class, shared)))
-        built.used_at = now
+        built = self._built.get(key) or _Built(dict(self._make(node_class, shared)))
+        self._built[key] = built  # its time begins anew with each use
         return built
 
     def _make(

@@ -34,7 +34,8 @@ class PlacementGroups:
     def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._aws = aws
         self._clock = clock
-        self._found: dict[PlacementGroupSelector, tuple[float, PlacementGroup]] = {}
+        # With their age, not in a cache that drops them: they serve on when EC2 does not answer.
+        self._known: dict[PlacementGroupSelector, tuple[float, PlacementGroup]] = {}
         self._asking = asyncio.Lock()
 
     async def find(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
@@ -43,7 +44,7 @@ class PlacementGroups:
             return None
         # Launches come together; whoever comes second uses the first one's answer.
         async with self._asking:
-            since, known = self._found.get(selector, (float("-inf"), None))
+            since, known = self._known.get(selector, (float("-inf"), None))
             if known is not None and self._clock() - since < PERIOD:
                 return known
             try:
@@ -54,9 +55,9 @@ class PlacementGroups:
                 log.warning("keeping a placement group as it was known", extra={"error": str(exc)})
                 group = known
             if group is None:
-                self._found.pop(selector, None)
+                self._known.pop(selector, None)
             else:
-                self._found[selector] = (self._clock(), group)
+                self._known[selector] = (self._clock(), group)
             return group
 
     async def _ask(self, selector: PlacementGroupSelector) -> PlacementGroup | None:

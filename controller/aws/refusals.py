@@ -5,9 +5,12 @@ Want of capacity is no refusal: it passes. Quotas of vCPUs are told by `unavaila
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from cachetools import TTLCache
 
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -16,8 +19,8 @@ from controller.cloudprovider.errors import (
     NodeClassUnknownError,
 )
 
-TOLD = 600.0
-"""Seconds for which a refusal is told if nothing is launched after it."""
+REPORTED = 600.0
+"""Seconds for which a refusal is reported if nothing is launched after it."""
 
 _ELSEWHERE = (InsufficientCapacityError, NodeClassNotReadyError, NodeClassUnknownError)
 """What a class or an event says already, or what passes."""
@@ -28,24 +31,22 @@ FLEET_QUOTA_EXCEEDED = "FleetQuotaExceeded"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a launch failed: reason and message of a condition, and when."""
+    """Why a launch failed: reason and message of a condition."""
 
     reason: str
     message: str
-    at: float
 
 
 class Refusals:
     """Remembers the last refusal of each class, until a launch succeeds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last: dict[str, Refusal] = {}
+        self._last: TTLCache[str, Refusal] = TTLCache(math.inf, REPORTED, clock)
 
     def refused(self, class_name: str, error: CloudProviderError) -> None:
         """Note why a launch failed, if that is for somebody to know."""
         if error.reason == FLEET_QUOTA_EXCEEDED or not isinstance(error, _ELSEWHERE):
-            self._last[class_name] = Refusal(error.reason, str(error), self._clock())
+            self._last[class_name] = Refusal(error.reason, str(error))
 
     def succeeded(self, class_name: str) -> None:
         """Note that a launch was not refused."""
@@ -53,8 +54,4 @@ class Refusals:
 
     def last(self, class_name: str) -> Refusal | None:
         """Return the last refusal, unless it is past."""
-        refusal = self._last.get(class_name)
-        if refusal is not None and self._clock() - refusal.at > TOLD:
-            del self._last[class_name]
-            return None
-        return refusal
+        return self._last.get(class_name)

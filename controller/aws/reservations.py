@@ -8,10 +8,13 @@ when EC2 says it is full.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from cachetools import TTLCache
 
 from controller.apis.ec2nodeclass import CapacityReservationStatus, SelectorTerm
 from controller.aws.errors import AwsError
@@ -30,8 +33,9 @@ class Reservations:
 
     def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._aws = aws
-        self._clock = clock
-        self._found: dict[object, tuple[float, tuple[CapacityReservationStatus, ...]]] = {}
+        self._selected: TTLCache[object, tuple[CapacityReservationStatus, ...]] = TTLCache(
+            math.inf, PERIOD, clock
+        )
         self._left: dict[str, int] = {}
         self._asking = asyncio.Lock()
         self.revision = 0
@@ -50,11 +54,10 @@ class Reservations:
             )
         )
         async with self._asking:
-            since, found = self._found.get(key, (float("-inf"), ()))
-            if fresh or self._clock() - since >= PERIOD:
-                found = await self._ask(terms)
-                self._found[key] = (self._clock(), found)
-            return found
+            active = None if fresh else self._selected.get(key)
+            if active is None:
+                active = self._selected[key] = await self._ask(terms)
+            return active
 
     def left(self, reservation_id: str) -> int:
         """Return how many instances the reservation still takes; 0 for an unknown one."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from cachetools import TTLCache
 
 from controller.apis.ec2nodeclass import SecurityGroupStatus, SelectorTerm
 from controller.aws.selectors import tag_filters
@@ -20,30 +23,30 @@ class SecurityGroups:
 
     def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._aws = aws
-        self._clock = clock
-        self._found: dict[object, tuple[float, tuple[SecurityGroupStatus, ...]]] = {}
+        self._selected: TTLCache[object, tuple[SecurityGroupStatus, ...]] = TTLCache(
+            math.inf, PERIOD, clock
+        )
         self._asking = asyncio.Lock()
 
     async def find(self, terms: Sequence[SelectorTerm]) -> tuple[SecurityGroupStatus, ...]:
         """Return what any of the terms selects, by id."""
         key = tuple(sorted((t.id, t.name, tuple(sorted(t.tags.items()))) for t in terms))
         async with self._asking:
-            since, groups = self._found.get(key, (0.0, ()))
-            if groups and self._clock() - since < PERIOD:
+            if groups := self._selected.get(key):
                 return groups
-            found: dict[str, str] = {}
+            names: dict[str, str] = {}
             for filters in _queries(terms):
                 described = await self._aws.pages(
                     "ec2", "describe_security_groups", "SecurityGroups", Filters=filters
                 )
-                found.update({g["GroupId"]: g.get("GroupName", "") for g in described})
-            groups = tuple(SecurityGroupStatus(id=i, name=n) for i, n in sorted(found.items()))
-            self._found[key] = (self._clock(), groups)
+                names.update({g["GroupId"]: g.get("GroupName", "") for g in described})
+            groups = tuple(SecurityGroupStatus(id=i, name=n) for i, n in sorted(names.items()))
+            self._selected[key] = groups
             return groups
 
     def forget(self) -> None:
         """Look everything up anew next time."""
-        self._found.clear()
+        self._selected.clear()
 
 
 def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:

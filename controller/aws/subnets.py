@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from cachetools import TTLCache
 
 from controller.apis.ec2nodeclass import SelectorTerm
 from controller.aws.selectors import tag_filters
@@ -47,12 +50,12 @@ class Subnets:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
-        self._period = period
         self._clock = clock
-        self._found: dict[object, tuple[float, tuple[Subnet, ...]]] = {}
+        self._selected: TTLCache[object, tuple[Subnet, ...]] = TTLCache(math.inf, period, clock)
+        # With their age, not in a cache that drops them: they serve on when EC2 does not answer.
         self._known: dict[str, tuple[float, Subnet]] = {}
         self._in_flight: dict[str, int] = {}
-        self._full_until: dict[str, float] = {}
+        self._full: TTLCache[str, None] = TTLCache(math.inf, TTL, clock)
         self._asking = asyncio.Lock()
         self._counting = asyncio.Lock()
 
@@ -61,14 +64,13 @@ class Subnets:
         key = tuple(sorted((t.id, tuple(sorted(t.tags.items()))) for t in terms))
         # Classes often share their terms; whoever comes second uses the first one's answer.
         async with self._asking:
-            since, subnets = self._found.get(key, (0.0, ()))
-            if subnets and self._clock() - since < self._period:
+            if subnets := self._selected.get(key):
                 return subnets
-            found: dict[str, Subnet] = {}
+            by_id: dict[str, Subnet] = {}
             for filters in _queries(terms):
-                found.update({s.id: s for s in await self._describe(filters)})
-            subnets = tuple(sorted(found.values(), key=lambda s: (-s.free, s.id)))
-            self._found[key] = (self._clock(), subnets)
+                by_id.update({s.id: s for s in await self._describe(filters)})
+            subnets = tuple(sorted(by_id.values(), key=lambda s: (-s.free, s.id)))
+            self._selected[key] = subnets
             return subnets
 
     async def for_launch(self, ids: Iterable[str]) -> dict[str, Subnet]:
@@ -102,15 +104,15 @@ class Subnets:
 
     def mark_full(self, subnet_id: str) -> None:
         """Avoid a subnet that had no address left."""
-        self._full_until[subnet_id] = self._clock() + TTL
+        self._full[subnet_id] = None
 
     def is_full(self, subnet_id: str) -> bool:
         """Whether the subnet is avoided now."""
-        return self._full_until.get(subnet_id, 0.0) > self._clock()
+        return subnet_id in self._full
 
     def forget(self) -> None:
         """Look everything up anew next time."""
-        self._found.clear()
+        self._selected.clear()
         self._known.clear()
 
     async def _refresh(self, ids: list[str]) -> None:

@@ -6,12 +6,14 @@ RunInstances are tried with DryRun. The answer is kept for half an hour.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from cachetools import TTLCache
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import EC2NodeClass
@@ -44,7 +46,10 @@ class Verification:
     launcher: Launcher
     enabled: bool = True
     clock: Callable[[], float] = time.monotonic
-    _passed: dict[bytes, float] = field(default_factory=dict)
+    _passed: TTLCache[bytes, None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._passed = TTLCache(math.inf, KEPT, self.clock)
 
     async def verify(self, node_class: EC2NodeClass) -> None:
         """Return when a launch would be allowed.
@@ -56,8 +61,6 @@ class Verification:
         if not self.enabled:
             return
         key = _content(node_class)
-        now = self.clock()
-        self._passed = {k: at for k, at in self._passed.items() if now - at < KEPT}
         if key in self._passed:
             return
         plan = await self._plan(node_class)
@@ -65,7 +68,7 @@ class Verification:
             return
         await self._fleet(plan)
         await self._instance(plan)
-        self._passed[key] = now
+        self._passed[key] = None
 
     def forget(self) -> None:
         """Ask anew next time: a launch was refused that should have been allowed."""
