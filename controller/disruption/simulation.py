@@ -16,7 +16,7 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import pod_requests
 from controller.disruption.commands import Candidate
 from controller.disruption.problem import DisruptionProblem
-from controller.scheduling.encoding.encoding import catalog
+from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import least_cost, never, schedule
 from controller.state.pods import is_reschedulable

@@ -34,7 +34,7 @@ from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 
 if TYPE_CHECKING:
-    from controller.scheduling.encoding.encoding import Catalog
+    from controller.scheduling.catalog.offerings import Catalog
 
 OVERDUE = timedelta(seconds=90)
 """How long the solver may take for all but the search, which has a limit of its own: to start, to
@@ -280,12 +280,12 @@ class _Kept:
     made: Catalog | None = None
 
     def catalog(self, snapshot: Snapshot) -> Catalog:
-        from controller.scheduling.encoding import daemons, encoding
+        from controller.scheduling.catalog import daemons, offerings
 
         pools = [(pool.metadata.name, pool.spec) for pool in snapshot.node_pools]
         made_of = (snapshot.instance_types, pools, daemons.daemons(snapshot))
         if self.made is None or self.made_of != made_of:
-            self.made_of, self.made = made_of, encoding.catalog(snapshot)
+            self.made_of, self.made = made_of, offerings.catalog(snapshot)
         return self.made
 
 

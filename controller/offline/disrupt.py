@@ -26,6 +26,8 @@ from controller.disruption.commands import Command, Decision
 from controller.disruption.methods import decide
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
 from controller.disruption.simulation import Simulation
+from controller.offline.answers import written_node
+from controller.offline.reporter import Table
 from controller.offline.solve import (
     QuestionError,
     add_world,
@@ -35,11 +37,9 @@ from controller.offline.solve import (
     read,
     read_json,
 )
-from controller.scheduling.answers import written_node
-from controller.scheduling.reporter import Table
+from controller.offline.world import World
 from controller.scheduling.settings import from_names
 from controller.state.nodes import StateNode
-from controller.state.world import World
 
 SHOWN = 20
 """How many commands a table shows; all are in the JSON."""

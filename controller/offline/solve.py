@@ -21,16 +21,16 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from controller.scheduling import reporter
-from controller.scheduling.answers import answer
+from controller.offline import reporter
+from controller.offline import world as worlds
+from controller.offline.answers import answer
+from controller.offline.wirevalues import WorldError
 from controller.scheduling.buffers import Fill, apart
-from controller.scheduling.devices.devices import promised
-from controller.scheduling.encoding import encoding
+from controller.scheduling.catalog import offerings
+from controller.scheduling.dra.devices import promised
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import Settings, from_names
-from controller.state import world as worlds
-from controller.state.recorded import WorldError
 
 
 class QuestionError(Exception):
@@ -42,7 +42,7 @@ class Solved:
     """An answer with how long it took: prepared, and from nothing."""
 
     world: worlds.World
-    catalog: encoding.Catalog
+    catalog: offerings.Catalog
     results: Results
     fills: Mapping[str, Fill]
     seconds: tuple[float, ...]
@@ -87,7 +87,7 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0, prove: bool = 
         settings = from_names(world.settings)
     except ValueError as error:
         raise QuestionError(f"{path}: settings: {error}") from error
-    catalog = encoding.catalog(world.snapshot)
+    catalog = offerings.catalog(world.snapshot)
     times: list[float] = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -111,7 +111,7 @@ def _proven(
     results: Results,
     world: worlds.World,
     settings: Settings,
-    catalog: encoding.Catalog,
+    catalog: offerings.Catalog,
     seconds: float,
 ) -> Results:
     """Return the answer with the bound that holds for every answer that places the same pods."""

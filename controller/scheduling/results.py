@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from controller.apis.taints import Requirement
 from controller.constraints.resources import Resources
 
+MOST_REASONS = 3
+"""How many reasons a pool gives; an event has to stay readable."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewNode:

@@ -1,7 +1,7 @@
 """Place every pod: on a node that exists, on one that is coming, or on one to be made.
 
-1. Pods become shapes, what can be bought becomes a market.
-2. Shape by shape, topology chooses domains, and nodes that exist are filled.
+1. Equal pods become classes, what can be bought becomes variants.
+2. Class by class, topology chooses domains, and nodes that exist are filled.
 3. What is left is packed onto new nodes by price.
 4. Pods that found no place give up a preference and try again; those that have
    nothing left to give up come back with causes.
@@ -15,18 +15,18 @@ from dataclasses import replace
 import numpy as np
 
 from controller.apis.pods import Pod
-from controller.scheduling.encoding.encoding import Catalog
-from controller.scheduling.encoding.encoding import catalog as encoded
-from controller.scheduling.encoding.nodes import Nodes
-from controller.scheduling.encoding.preferences import required
-from controller.scheduling.encoding.wishes import Portion, Wish
-from controller.scheduling.packing.posing import Poser
-from controller.scheduling.packing.proof import Standing, whole_bound
-from controller.scheduling.question import Question, along
+from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.catalog.offerings import catalog as encoded
+from controller.scheduling.nodes.existing import ExistingNodes
+from controller.scheduling.packing.bound import ExistingCapacity, whole_bound
+from controller.scheduling.packing.formulation import ProblemBuilder
+from controller.scheduling.pods.groups import PendingGroup, PodGroup
+from controller.scheduling.pods.preferences import required
+from controller.scheduling.problem import SchedulingProblem, along
 from controller.scheduling.results import Results
-from controller.scheduling.retrying import closed, level
+from controller.scheduling.retries import with_equal_weights, without_domains
 from controller.scheduling.settings import Settings
-from controller.scheduling.solving import Solve
+from controller.scheduling.solver import Solver
 from controller.state.snapshot import Snapshot
 
 
@@ -45,26 +45,26 @@ def schedule(
 ) -> Results:
     """Place every pod that waits.
 
-    `catalog` is `encoding.catalog(snapshot)`, kept by callers that ask often about the
+    `catalog` is `catalog.offerings.catalog(snapshot)`, kept by callers that ask often about the
     same pools and types. `expired` turns true when time is up: from then on the
     quickest complete answer is taken.
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
 
-    def asked(world: Snapshot, catalog: Catalog) -> tuple[Solve, Results]:
-        question = Question(pods, snapshot=world, settings=settings, catalog=catalog)
-        solve = Solve(question, expired)
-        return solve, solve.run()
+    def asked(world: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
+        problem = SchedulingProblem(pods, snapshot=world, settings=settings, catalog=catalog)
+        solver = Solver(problem, expired)
+        return solver, solver.run()
 
-    solve, results = asked(snapshot, catalog)
-    if (in_the_way := solve.in_the_way()) and not expired():
-        world = closed(snapshot, in_the_way)
+    solver, results = asked(snapshot, catalog)
+    if (blocking_domains := solver.blocking_domains()) and not expired():
+        world = without_domains(snapshot, blocking_domains)
         _, again = asked(world, encoded(world))
         if again.unschedulable.keys() < results.unschedulable.keys():
             # What bounds the cost of fewer pods, wherever their nodes are, bounds that of more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
-    if solve.lacks_limits() and not expired():
-        world = level(snapshot)
+    if solver.is_short_of_limits() and not expired():
+        world = with_equal_weights(snapshot)
         _, again = asked(world, encoded(world))
         if _behind(pods, again) < _behind(pods, results):
             results = again
@@ -93,30 +93,32 @@ def least_cost(
     time is up.
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
-    question = Question(pods, snapshot=snapshot, settings=settings, catalog=catalog)
-    portions = []
-    for shape, demand in question.demands:
-        wish = question.reader.wish(shape, required(demand), shape.keys)
-        portions.append(Portion(wish, (), wish.keys, wish.reading.possible))
-    if not portions:
+    problem = SchedulingProblem(pods, snapshot=snapshot, settings=settings, catalog=catalog)
+    pod_groups = []
+    for pod_class, constraints in problem.waiting:
+        pending = problem.reader.pending(pod_class, required(constraints), pod_class.keys)
+        pod_groups.append(PodGroup(pending, (), pending.keys, pending.eligibility.eligible))
+    if not pod_groups:
         return 0.0
-    nodes, market = question.nodes, question.market
-    poser = Poser(
-        market,
-        question.groups,
-        room=along(nodes.names, catalog)[market.row_of],
-        consumption=question.consumption,
-        limit_units=question.limit_units,
+    nodes, variants = problem.nodes, problem.variants
+    problem_builder = ProblemBuilder(
+        variants,
+        problem.groups,
+        room=along(nodes.names, catalog)[variants.row_of],
+        consumption=problem.consumption,
+        limit_units=problem.limit_units,
     )
-    classes = poser.classes(portions)
-    problem, _ = poser.problem(classes, question.left, keep=np.arange(len(market.price)))
-    problem = replace(problem, prices=market.price)
-    welcome = [any(_has_node(nodes, one.wish) for one in alike) for alike in classes]
+    classes = problem_builder.classes(pod_groups)
+    packing_problem, _ = problem_builder.problem(
+        classes, problem.left, keep=np.arange(len(variants.price))
+    )
+    packing_problem = replace(packing_problem, prices=variants.price)
+    welcome = [any(_has_node(nodes, one.pending) for one in alike) for alike in classes]
     open_ = (nodes.room >= 0).all(axis=1)
-    standing = Standing(nodes.room[open_], np.array(welcome, dtype=np.bool_))
-    return whole_bound(problem, standing, expired=expired)
+    existing = ExistingCapacity(nodes.room[open_], np.array(welcome, dtype=np.bool_))
+    return whole_bound(packing_problem, existing, expired=expired)
 
 
-def _has_node(nodes: Nodes, wish: Wish) -> bool:
+def _has_node(nodes: ExistingNodes, pending: PendingGroup) -> bool:
     """Whether some node that exists would let such a pod in and has room for it."""
-    return bool((wish.reading.nodes & (nodes.holds(wish.size) > 0)).any())
+    return bool((pending.eligibility.nodes & (nodes.holds(pending.size) > 0)).any())

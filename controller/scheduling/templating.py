@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controller.apis.nodepool import NodePool
-from controller.scheduling.claims import labels_of
-from controller.scheduling.encoding.encoding import template
+from controller.scheduling.catalog.offerings import template
+from controller.scheduling.nodeclaims import labels_of
 from controller.scheduling.results import NewNode
 
 

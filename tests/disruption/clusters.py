@@ -11,10 +11,10 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
-from controller.state.world import load
-from tests.judge.trial import Trial
+from tests.oracle.replay import Replay
 from tests.parity.worlds import HOSTNAME, Object, World, mixed
 
 MOMENT = "2026-01-01T00:00:00Z"
@@ -48,11 +48,13 @@ def running(world: World) -> World:
         "unschedulable": {key: list(why) for key, why in results.unschedulable.items()},
         "cost": results.cost,
     }
-    trial = Trial(world, answer, world["instanceTypes"])
+    replay = Replay(world, answer, world["instanceTypes"])
     pods = {f"{p['metadata']['namespace']}/{p['metadata']['name']}": p for p in world["pods"]}
     types = {one["name"]: one for one in world["instanceTypes"]}
     found: World = {**world, "pods": [], "nodes": [], "nodeClaims": []}
-    for number, (machine, new) in enumerate(zip(trial.machines(), answer["newNodes"], strict=True)):
+    for number, (machine, new) in enumerate(
+        zip(replay.machines(), answer["newNodes"], strict=True)
+    ):
         name = f"node-{number:05d}"
         kind = types[machine.labels["node.kubernetes.io/instance-type"]]
         labels = {

@@ -12,7 +12,7 @@ from controller.disruption.candidates import cost
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.methods import confirm, decide
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
-from controller.state.world import load
+from controller.offline.world import load
 from tests.disruption.clusters import conditions, node_and_claim, underused
 from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod
 

@@ -23,14 +23,14 @@ from controller.disruption.commands import Reason
 from controller.disruption.problem import UNCALM, DisruptionProblem
 from controller.manager import solving
 from controller.manager.solving import Solver, SolverError, TimedJudge, TimedSolve
-from controller.scheduling.encoding import encoding
+from controller.offline.world import load
+from controller.scheduling.catalog import offerings
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
-from controller.state.world import load
 from tests.disruption.clusters import underused
 from tests.reconcilers.world import make_pool, make_waiting_pod
 from tests.testbed.eventually import eventually
@@ -129,13 +129,13 @@ def test_what_was_read_before_is_used_for_nothing_else(world: Snapshot) -> None:
 
 def test_what_can_be_bought_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Snapshot] = []
-    encode = encoding.catalog
+    encode = offerings.catalog
 
-    def catalog(snapshot: Snapshot) -> encoding.Catalog:
+    def catalog(snapshot: Snapshot) -> offerings.Catalog:
         read.append(snapshot)
         return encode(snapshot)
 
-    monkeypatch.setattr(encoding, "catalog", catalog)
+    monkeypatch.setattr(offerings, "catalog", catalog)
 
     for number, price in enumerate((0.7, 0.7, 0.8, 0.8)):
         solve(snapshot_of(price), make_waiting_pod(f"web-{number}"))

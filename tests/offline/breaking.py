@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from controller.state.recordedtypes import InstanceTypeRow
-from controller.state.world import KINDS
+from controller.offline.instancetypes import InstanceTypeRow
+from controller.offline.world import KINDS
 from tests.parity import generated, worlds
 
 World = dict[str, Any]
@@ -114,7 +114,7 @@ def broken(world: World, path: Path, value: Any) -> World:
 
 def base_worlds() -> Sequence[World]:
     """Return good worlds that have between them every kind of object."""
-    seeds = (*range(34), *range(generated.SELDOM_FROM, generated.SELDOM_FROM + 7))
+    seeds = (*range(34), *range(generated.RARE_FROM, generated.RARE_FROM + 7))
     found = [*(_small(generated.world(seed)) for seed in seeds), everything()]
     # Written out and read again, so that no two places share an object.
     return [json.loads(json.dumps(world)) for world in found]

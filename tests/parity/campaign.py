@@ -3,7 +3,7 @@
     python -m tests.parity.campaign --seeds 2000 [--first 0] [--keep DIRECTORY]
 
 Prints the failures by seed with the features of each world, the faults that the
-judge finds with Karpenter's answers, and totals. With `--keep`, the world of each
+oracle finds with Karpenter's answers, and totals. With `--keep`, the world of each
 failing seed is written there as `SEED.json`. Ends with 1 when anything failed.
 """
 

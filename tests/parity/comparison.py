@@ -7,7 +7,7 @@ prove.
 
 Pods that are equal but for their names are interchangeable: which of them stays behind is
 nobody's concern, only how many. Karpenter is a measure only where it keeps the rules
-itself, so a world in which the judge finds fault with its answer is compared no
+itself, so a world in which the oracle finds fault with its answer is compared no
 further; the fault is listed instead. Where it only goes past the order of pools by weight,
 what it pays less for that is a difference.
 """
@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.scheduling.answers import answer
+from controller.offline.answers import answer
+from controller.offline.world import load
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import from_names
-from controller.state.world import load
-from tests.judge.poolorder import POOL_ORDER
-from tests.judge.rules import key_of
-from tests.judge.trial import Finding, findings
-from tests.parity import wishes
+from tests.oracle.poolorder import POOL_ORDER
+from tests.oracle.replay import Finding, findings
+from tests.oracle.rules import key_of
+from tests.parity import grantedpreferences
 from tests.parity.overlaying import overlaid
 
 World = Mapping[str, Any]
@@ -130,7 +130,7 @@ def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[s
     if _unplaced(world, our) != _unplaced(world, their):
         return [], []
     text = f"{our['cost']:.4f} $/h, Karpenter {their['cost']:.4f}"
-    mine, theirs = wishes.granted(world, our), wishes.granted(world, their)
+    mine, theirs = grantedpreferences.granted(world, our), grantedpreferences.granted(world, their)
     granted = f"preferences granted {mine:.0f}, Karpenter {theirs:.0f}"
     if our["cost"] > their["cost"] + CENT:
         if mine > theirs:

@@ -1,4 +1,4 @@
-"""NodeOverlays as their documentation has them, for the judge: it shares no code with the engine.
+"""NodeOverlays as their documentation has them, for the oracle: it shares no code with the engine.
 
 Only what the generated worlds say: requirements of `In` and `NotIn`, no two overlays of
 one weight, no labels of pools.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.judge.trial import findings
+from tests.oracle.replay import findings
 from tests.parity import comparison, engines, generated
 
 World = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.judge.trial import findings
+from tests.oracle.replay import findings
 from tests.parity import campaign, engines, generated
 from tests.parity.comparison import Verdict, ours
 from tests.parity.worlds import (
@@ -123,7 +123,7 @@ def test_what_no_label_can_meet_is_not_placed_where_the_label_is_absent() -> Non
     assert set(ours(world)["unschedulable"]) == {"default/torn"}
 
 
-# What the judge itself is worth: answers that are wrong must be found out.
+# What the oracle itself is worth: answers that are wrong must be found out.
 
 
 def wrong(world: dict[str, Any], **changes: Any) -> set[str]:
@@ -133,11 +133,11 @@ def wrong(world: dict[str, Any], **changes: Any) -> set[str]:
     return {one.rule for one in findings(world, answer, world["instanceTypes"])}
 
 
-def test_the_judge_finds_a_pod_that_is_lost() -> None:
+def test_the_oracle_finds_a_pod_that_is_lost() -> None:
     assert wrong(simple_world(pod("a", cpu=100, memory=100)), newNodes=[]) == {"conservation"}
 
 
-def test_the_judge_finds_a_node_that_is_too_small_and_a_price_that_is_not_so() -> None:
+def test_the_oracle_finds_a_node_that_is_too_small_and_a_price_that_is_not_so() -> None:
     world = simple_world(pod("a", cpu=3000, memory=100), pod("b", cpu=3000, memory=100))
     node = ours(world)["newNodes"][0]
     both = {**node, "pods": ["default/a", "default/b"]}
@@ -146,7 +146,7 @@ def test_the_judge_finds_a_node_that_is_too_small_and_a_price_that_is_not_so() -
     assert "price" in wrong(world, newNodes=[{**both, "price": 0.1}])
 
 
-def test_the_judge_finds_a_lighter_pool_that_is_opened_in_vain_or_larger_for_others() -> None:
+def test_the_oracle_finds_a_lighter_pool_that_is_opened_in_vain_or_larger_for_others() -> None:
     cheap = instance_type(
         "cheap", cpu=4, memory_gib=16, pods=58, offerings=[offering("a", "on-demand", 0.1)]
     )
@@ -174,7 +174,7 @@ def test_the_judge_finds_a_lighter_pool_that_is_opened_in_vain_or_larger_for_oth
     assert wrong(world, newNodes=apart) == {"order of pools"}
 
 
-def test_the_judge_finds_friends_apart_and_foes_together() -> None:
+def test_the_oracle_finds_friends_apart_and_foes_together() -> None:
     term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     for kind, together in (("podAffinity", False), ("podAntiAffinity", True)):

@@ -24,11 +24,11 @@ import pytest
 
 from testbed.kube.client import KubeClient, Kubeconfig
 from testbed.region.cluster import Cluster
-from tests.judge.binding import is_choosy
-from tests.judge.rules import key_of
-from tests.judge.trial import Trial
+from tests.oracle.binding import is_choosy
+from tests.oracle.replay import Replay
+from tests.oracle.rules import key_of
 from tests.parity import comparison, generated, worlds
-from tests.parity.stage import Stage, elsewhere, plan, until
+from tests.parity.livecluster import LiveCluster, elsewhere, plan, until
 
 pytestmark = pytest.mark.cluster
 
@@ -46,21 +46,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def stage(cluster: Cluster) -> AsyncIterator[Stage]:
+async def stage(cluster: Cluster) -> AsyncIterator[LiveCluster]:
     async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as kube:
-        stage = Stage(kube)
+        stage = LiveCluster(kube)
         yield stage
         await stage.clear()
 
 
-async def misplaced(stage: Stage, world: Mapping[str, Any]) -> dict[str, str]:
+async def misplaced(stage: LiveCluster, world: Mapping[str, Any]) -> dict[str, str]:
     """Play our answer to a world; return the pods that are not bound as planned, and why."""
     answer = comparison.ours(world)
     machines, expected = plan(world, answer)
     pods = {key_of(one): one for one in world["pods"] if key_of(one) in expected}
     await stage.set(world, machines)
     await stage.pods(list(pods.values()), gated=True)
-    sequence = Trial(world, answer, world["instanceTypes"]).sequence()
+    sequence = Replay(world, answer, world["instanceTypes"]).sequence()
     for wave in waves(sequence, pods):
         await stage.nominate({key: expected[key] for key in wave})
         await stage.release(wave)
@@ -82,16 +82,16 @@ def waves(sequence: Sequence[str], pods: Mapping[str, Any]) -> list[list[str]]:
     return found
 
 
-async def bound(stage: Stage, wave: Sequence[str]) -> bool:
+async def bound(stage: LiveCluster, wave: Sequence[str]) -> bool:
     return set(wave) <= (await stage.bound()).keys()
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"{seed}-{generated.features(seed)[0]}")
-async def test_kube_scheduler_accepts_every_placement(stage: Stage, seed: int) -> None:
+async def test_kube_scheduler_accepts_every_placement(stage: LiveCluster, seed: int) -> None:
     assert await misplaced(stage, generated.world(seed)) == {}
 
 
 async def test_kube_scheduler_accepts_two_hundred_mixed_pods_on_tightly_packed_nodes(
-    stage: Stage,
+    stage: LiveCluster,
 ) -> None:
     assert await misplaced(stage, worlds.mixed(200, 3)) == {}

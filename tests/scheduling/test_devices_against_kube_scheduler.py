@@ -16,9 +16,9 @@ import pytest
 
 from testbed.kube.client import KubeClient, Kubeconfig
 from testbed.region.cluster import Cluster
-from tests.judge.machines import Machine
+from tests.oracle.machines import Machine
 from tests.parity import comparison, worlds
-from tests.parity.stage import Stage, elsewhere, plan, until
+from tests.parity.livecluster import LiveCluster, elsewhere, plan, until
 
 pytestmark = pytest.mark.cluster
 
@@ -43,8 +43,8 @@ async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
 
 
 @pytest.fixture
-async def stage(kube: KubeClient) -> AsyncIterator[Stage]:
-    stage = Stage(kube)
+async def stage(kube: KubeClient) -> AsyncIterator[LiveCluster]:
+    stage = LiveCluster(kube)
     yield stage
     await stage.clear()
     for kind in ("resourceslices", "resourceclaims", "deviceclasses"):
@@ -241,7 +241,7 @@ def world(seed: int) -> Object:
     }
 
 
-async def misplaced(stage: Stage, kube: KubeClient, world: Object) -> dict[str, str]:
+async def misplaced(stage: LiveCluster, kube: KubeClient, world: Object) -> dict[str, str]:
     """Play our answer to a world; return the pods that are not bound as planned, and why."""
     answer = comparison.ours(world)
     assert not answer["unschedulable"], answer["unschedulable"]
@@ -283,12 +283,12 @@ def waves(expected: Mapping[str, str]) -> list[list[str]]:
     return found
 
 
-async def have(stage: Stage, wave: Sequence[str]) -> bool:
+async def have(stage: LiveCluster, wave: Sequence[str]) -> bool:
     return set(wave) <= (await stage.bound()).keys()
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_kube_scheduler_allocates_what_was_planned(
-    stage: Stage, kube: KubeClient, seed: int
+    stage: LiveCluster, kube: KubeClient, seed: int
 ) -> None:
     assert await misplaced(stage, kube, world(seed)) == {}

@@ -11,9 +11,9 @@ import pytest
 
 from controller.apis import labels
 from controller.apis.pods import Pod
-from controller.scheduling.encoding.encoding import catalog
-from controller.scheduling.encoding.shapes import shapes
-from controller.scheduling.equipping.deviceclaims import DeviceClaims
+from controller.scheduling.catalog.offerings import catalog
+from controller.scheduling.dra.claims import DeviceClaims
+from controller.scheduling.pods.classes import pod_classes
 from controller.state.nodes import StateNode
 from tests.builders import (
     make_claim,
@@ -73,13 +73,13 @@ def test_devices_of_pods_that_are_taken_back_are_free_again() -> None:
         device_classes=(GPU,),
     )
     found = DeviceClaims(pods, world, catalog(world))
-    (shape,), _ = found.shapes(shapes(pods)[0])
-    assert shape.equipment is not None
+    (pod_class,), _ = found.split_by_claims(pod_classes(pods)[0])
+    assert pod_class.device_requests is not None
 
-    assert found.put(shape.equipment, "n1", 3) == 2
-    assert found.put(shape.equipment, "n1", 1) == 0
-    found.take_off(shape.equipment, "n1", 1)
-    assert found.put(shape.equipment, "n1", 3) == 1
+    assert found.put(pod_class.device_requests, "n1", 3) == 2
+    assert found.put(pod_class.device_requests, "n1", 1) == 0
+    found.take_off(pod_class.device_requests, "n1", 1)
+    assert found.put(pod_class.device_requests, "n1", 3) == 1
 
 
 def test_devices_given_to_others_are_taken() -> None:

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from controller.scheduling.encoding.encoding import catalog
+from controller.offline.world import load
+from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.scheduler import schedule
-from controller.state.world import load
 from tests.parity.generated import world
 from tests.parity.worlds import World, mixed
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.apis.pods import Pod
-from controller.scheduling.packing.filling import fill
+from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import PriceModel
 from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, spread
 from tests.expectations import schedule_on
-from tests.scheduling.test_patterns import problem
+from tests.scheduling.test_columns import problem
 
 
 def asking(name: str, **requests: Any) -> Pod:
@@ -67,11 +67,11 @@ def test_nodes_that_exist_are_enough_where_nothing_can_be_bought() -> None:
 @np.errstate(all="ignore")
 def test_filling_ends_whatever_the_numbers_are(sizes: list[list[float]], keen: float) -> None:
     sane = problem([[6, 6], [5, 4], [5, 5]], [[10, 9], [20, 30]], [1])
-    guide = replace(PriceModel(sane).guide(sane.demand, balance=0.0), values=np.ones(3))
+    dual_prices = replace(PriceModel(sane).dual_prices(sane.demand, balance=0.0), values=np.ones(3))
     odd = replace(sane, sizes=np.array(sizes))
     nothing = np.zeros((2, 3), dtype=np.int64)
 
-    filled = fill(odd, np.arange(2), nothing, odd.demand, guide, keen)
+    filled = fill(odd, np.arange(2), nothing, odd.demand, dual_prices, keen)
 
     assert (filled >= 0).all()
     assert (filled <= odd.demand).all()

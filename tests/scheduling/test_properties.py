@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.scheduling.answers import answer
+from controller.offline.answers import answer
+from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
-from controller.state.world import load
-from tests.judge.trial import Finding, findings
+from tests.oracle.replay import Finding, findings
 from tests.parity import generated
 from tests.parity.worlds import World, benchmark_types, diverse, mixed
 
@@ -70,7 +70,7 @@ def test_a_program_without_a_solution_buys_nothing() -> None:
     assert faults(world, solved(world)) == []
 
 
-def test_the_judge_finds_what_is_wrong() -> None:
+def test_the_oracle_finds_what_is_wrong() -> None:
     world = mixed(60, 13)
     crowded = json.loads(json.dumps(solved(world)))
     crowded["newNodes"][0]["pods"] += crowded["newNodes"].pop()["pods"] * 2

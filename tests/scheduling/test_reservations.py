@@ -6,7 +6,7 @@ from collections import Counter
 
 from controller.apis import labels
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.scheduling.encoding.encoding import RESERVATION_ID
+from controller.scheduling.catalog.offerings import RESERVATION_ID
 from controller.scheduling.results import Results
 from tests.builders import (
     make_nodepool,

@@ -22,10 +22,10 @@ from controller.apis.workloads import (
 )
 from controller.apiserver.port import Change
 from controller.manager.watches import followed
+from controller.offline.world import load
 from controller.options import Options
 from controller.state.cluster import Cluster
 from controller.state.spreads import DefaultSpreads, Selectors, with_default_spreads
-from controller.state.world import load
 from tests.builders import make_nodepool, make_pod, spread
 from tests.expectations import expect_skew, schedule_on
 from tests.parity import worlds

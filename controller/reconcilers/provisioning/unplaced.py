@@ -13,7 +13,7 @@ from controller.apis.nodepool import NodePool
 from controller.apis.pods import PodSpec
 from controller.constraints.requirements import conjunction, meets, of_labels, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated
-from controller.scheduling.encoding.daemons import required_alternatives
+from controller.scheduling.pods.nodeaffinity import required_alternatives
 
 NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from controller.scheduling.encoding.encoding import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 TOLERANCE = 1e-7
 ROUNDS = 30
@@ -59,12 +59,12 @@ def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class FluidSolution:
     """What the program answers.
 
     `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes;
-    `slot_prices`: groups × kinds, what a group's place on a node costs; `stock_prices`:
-    limits, what scarcity adds to a node per unit drawn, and `stock_value` what the bound loses
+    `slot_prices`: groups × kinds, what a group's place on a node costs; `limit_prices`:
+    limits, what scarcity adds to a node per unit drawn, and `limit_value` what the bound loses
     by it.
     """
 
@@ -72,8 +72,8 @@ class Prices:
     resource_prices: Matrix
     values: Vector
     slot_prices: Matrix
-    stock_prices: Vector
-    stock_value: float
+    limit_prices: Vector
+    limit_value: float
 
 
 class FluidProgram:
@@ -81,7 +81,7 @@ class FluidProgram:
 
     `sizes`: classes × resources; `prices`: kinds; `room`: kinds × resources; `allowed`:
     classes × kinds; `members`: groups × classes, of which a node takes at most `limits`
-    (groups); `consumption`: kinds × pool limits, at most `stock`. `penalty` is the cost
+    (groups); `consumption`: kinds × pool limits, at most `headroom`. `penalty` is the cost
     per pod of a class that is left out.
     """
 
@@ -95,13 +95,13 @@ class FluidProgram:
         members: Mask,
         limits: Vector,
         consumption: Matrix,
-        stock: Vector,
+        headroom: Vector,
         penalty: Vector,
     ) -> None:
         """Lay out the rows, and let in the pairs that look cheapest."""
         self._prices, self._room, self._allowed = prices, room, allowed
         self._members, self._limits = members, limits
-        self._consumption, self._stock, self._penalty = consumption, stock, penalty
+        self._consumption, self._headroom, self._penalty = consumption, headroom, penalty
         self._kinds: int = room.shape[0]
         self._resources: int = room.shape[1]
         self._classes = len(allowed)
@@ -117,17 +117,17 @@ class FluidProgram:
         return self._kinds * self._resources
 
     @property
-    def _first_stock_row(self) -> int:
+    def _first_limit_row(self) -> int:
         return self._first_class_row + self._classes
 
     def _pass_model(self) -> None:
-        rows = self._first_stock_row + len(self._stock)
+        rows = self._first_limit_row + len(self._headroom)
         columns = self._kinds + self._classes
         matrix = np.zeros((rows, columns))
         kinds = np.arange(self._kinds)
         for r in range(self._resources):
             matrix[kinds * self._resources + r, kinds] = -self._room[:, r]
-        matrix[self._first_stock_row :, : self._kinds] = self._consumption.T
+        matrix[self._first_limit_row :, : self._kinds] = self._consumption.T
         left_out = self._kinds + np.arange(self._classes)
         matrix[self._first_class_row + np.arange(self._classes), left_out] = 1.0
         filled = matrix.T != 0
@@ -139,8 +139,8 @@ class FluidProgram:
         program.col_upper_ = np.full(program.num_col_, highspy.kHighsInf)
         lower = np.full(rows, -highspy.kHighsInf)
         upper = np.zeros(rows)
-        lower[self._first_class_row : self._first_stock_row] = 0.0
-        upper[self._first_stock_row :] = self._stock
+        lower[self._first_class_row : self._first_limit_row] = 0.0
+        upper[self._first_limit_row :] = self._headroom
         program.row_lower_, program.row_upper_ = lower, upper
         program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         starts = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
@@ -194,7 +194,7 @@ class FluidProgram:
             -self._limits[groups],
         )
 
-    def solve(self, demand: Vector) -> Prices:
+    def solver(self, demand: Vector) -> FluidSolution:
         """Price the kinds for a demand (pods per class); starts where the last solve ended."""
         first = self._first_class_row
         rows = np.arange(first, first + self._classes, dtype=np.int32)
@@ -232,15 +232,15 @@ class FluidProgram:
         np.put_along_axis(chosen, best, True, axis=1)
         return wanted & chosen
 
-    def _answer(self, duals: Vector) -> Prices:
-        end = self._first_stock_row + len(self._stock)
-        stock_prices = np.maximum(-duals[self._first_stock_row : end], 0)
+    def _answer(self, duals: Vector) -> FluidSolution:
+        end = self._first_limit_row + len(self._headroom)
+        limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)
         bought = np.array(self._model.getSolution().col_value)[: self._kinds]
-        return Prices(
+        return FluidSolution(
             bought,
             self._resource_prices(duals),
-            duals[self._first_class_row : self._first_stock_row],
+            duals[self._first_class_row : self._first_limit_row],
             self._slot_prices(duals),
-            stock_prices,
-            -float(self._stock @ stock_prices),
+            limit_prices,
+            -float(self._headroom @ limit_prices),
         )

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scheduling.encoding.encoding import Indices, Mask, Matrix, Vector
-from controller.scheduling.packing.fluid import FluidProgram, Prices
-from controller.scheduling.packing.kinds import frontier, thinned
-from controller.scheduling.packing.problem import SLACK, Problem
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.packing.fluid import FluidProgram, FluidSolution
+from controller.scheduling.packing.paretofront import pareto_front, thinned
+from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 MOST_BUNDLES = 160
 MANY_CLASSES, SAMPLE = 150, 3
@@ -71,13 +71,13 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Guide:
+class DualPrices:
     """What the packer goes by.
 
     `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes; `scarce`:
     classes of which a node takes so few that more nodes are needed for it; `tight`: kinds
     that are worth what they cost, whether the program bought them or not. No nodes for a
-    demand cost less than `demand @ values + stock_value`. `samples` picks classes.
+    demand cost less than `demand @ values + limit_value`. `samples` picks classes.
     """
 
     bought: Vector
@@ -85,22 +85,22 @@ class Guide:
     values: Vector
     scarce: Mask
     tight: Mask
-    stock_value: float
+    limit_value: float
     samples: Samples
 
 
-def lower_bound(problem: Problem) -> float:
+def lower_bound(problem: PackingProblem) -> float:
     """Return what no set of nodes for the demand costs less than; 0 if some of it has none."""
     if not problem.demand.any() or not problem.allowed[problem.demand > 0].any(axis=1).all():
         return 0.0
-    guide = PriceModel(problem).guide(problem.demand, balance=0.0)
-    return max(float(problem.demand @ guide.values + guide.stock_value), 0.0)
+    dual_prices = PriceModel(problem).dual_prices(problem.demand, balance=0.0)
+    return max(float(problem.demand @ dual_prices.values + dual_prices.limit_value), 0.0)
 
 
 class PriceModel:
     """The fluid program of a problem, solved again as demand shrinks."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PackingProblem) -> None:
         """Choose kinds, bundle classes, and build the program."""
         self._problem = problem
         self._scale = np.maximum(problem.room.max(axis=0, initial=0), 1.0)
@@ -128,7 +128,7 @@ class PriceModel:
         scarcest: Matrix = members[groups].astype(np.float64)
         return scarcest, limits[groups]
 
-    def guide(self, left: Indices, *, balance: float) -> Guide:
+    def dual_prices(self, left: Indices, *, balance: float) -> DualPrices:
         """Price everything for what is left (classes).
 
         `balance` is how much the shape of what is asked for weighs beside the program's
@@ -136,8 +136,8 @@ class PriceModel:
         """
         count = len(self._bundles)
         demand = np.bincount(self._bundle_of, weights=left, minlength=count)
-        prices = self._program.solve(demand.astype(np.float64))
-        resource_prices, slot_prices = self._stretched(prices)
+        prices = self._program.solver(demand.astype(np.float64))
+        resource_prices, slot_prices = self._extended_to_all_kinds(prices)
         problem = self._problem
         cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
         values = np.where(problem.allowed, cost, np.inf).min(axis=1, initial=np.inf)
@@ -146,13 +146,13 @@ class PriceModel:
         worth = (self._room * resource_prices).sum(axis=1) + self._limits @ slot_prices
         scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
         values = np.minimum(values, problem.penalty)
-        return Guide(
+        return DualPrices(
             bought,
             self._weights(resource_prices, balance) / self._scale,
             values,
             scarce,
             worth >= 0.98 * problem.prices,
-            prices.stock_value,
+            prices.limit_value,
             Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
 
@@ -162,8 +162,10 @@ class PriceModel:
         Where the program gives nearly everything for one resource, the others are free to
         it only because it thinks in fractions; then the shape of demand must lead.
         """
-        guide = self.guide(left, balance=0.0)
-        spent = guide.bought @ (guide.resource_prices[:, :2] * self._problem.room[:, :2])
+        dual_prices = self.dual_prices(left, balance=0.0)
+        spent = dual_prices.bought @ (
+            dual_prices.resource_prices[:, :2] * self._problem.room[:, :2]
+        )
         lopsided = spent.min() < 0.1 * spent.sum()
         return (3.0, 1.0, 0.0) if lopsided else (0.0, 3.0, 1.0)
 
@@ -200,7 +202,7 @@ class PriceModel:
         for number in range(int(sign.max(initial=-1)) + 1):
             inside = np.flatnonzero(sign.reshape(-1) == number)
             order = np.lexsort((-problem.prices[inside], -merit[inside, 0]))
-            best.append(frontier(inside[order], merit))
+            best.append(pareto_front(inside[order], merit))
         fine = self._laddered(best, FINE_STEP)
         large = problem.allowed.size > THOROUGH
         if large and len(self._limits) and len(fine) <= FEW_KINDS:
@@ -256,11 +258,11 @@ class PriceModel:
             members=self._members[:, self._bundles] > 0,
             limits=self._limits,
             consumption=problem.consumption[kinds],
-            stock=problem.stock,
+            headroom=problem.headroom,
             penalty=problem.penalty[self._bundles],
         )
 
-    def _stretched(self, prices: Prices) -> tuple[Matrix, Matrix]:
+    def _extended_to_all_kinds(self, prices: FluidSolution) -> tuple[Matrix, Matrix]:
         """Price all kinds as the most fitting one in the program.
 
         Returns kinds × resources and groups × kinds. What fits best leaves the values of
@@ -270,7 +272,7 @@ class PriceModel:
         problem = self._problem
         worth = self._room @ prices.resource_prices.T  # kinds × program's kinds
         worth = worth + self._limits @ prices.slot_prices
-        budget = problem.prices + problem.consumption @ prices.stock_prices
+        budget = problem.prices + problem.consumption @ prices.limit_prices
         factor = np.minimum(budget[:, None] / np.maximum(worth, 1e-15), 1.0)
         cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × program's kinds
         cost = cost + self._members[:, self._bundles].T @ prices.slot_prices
@@ -289,7 +291,7 @@ class PriceModel:
         return prices.resource_prices[best] * chosen, prices.slot_prices[:, best] * chosen.T
 
 
-def families(problem: Problem) -> Indices:
+def families(problem: PackingProblem) -> Indices:
     """Number the kinds by what tells them apart but size: where they are, and their leaning."""
     shape = np.log2(np.maximum(problem.room[:, :2], SLACK))
     leaning = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
@@ -298,7 +300,7 @@ def families(problem: Problem) -> Indices:
     return family.reshape(-1).astype(np.int64)
 
 
-def strata(problem: Problem) -> Indices:
+def strata(problem: PackingProblem) -> Indices:
     """Number the classes by size, where they may go, and what kinds of rules bind them."""
     rules = problem.rules
     bound = [rules.owned[which].any(axis=0) for which in (rules.repels, ~rules.repels)]

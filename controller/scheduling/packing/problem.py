@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.scheduling.encoding.encoding import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 SLACK = 1e-9
 
@@ -34,12 +34,12 @@ class NodeRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PackingProblem:
     """What must be packed: see the module's axes.
 
     `allowed` and `labelled` (classes × kinds) tell where a class may go, with and without
     regard to its size.
-    `consumption` (kinds × pool limits) counts against `stock`. `proves` tells whether what
+    `consumption` (kinds × pool limits) counts against `headroom`. `proves` tells whether what
     bounds its cost bounds the cost over all kinds, those too that are not in it.
     """
 
@@ -52,5 +52,5 @@ class Problem:
     labelled: Mask
     rules: NodeRules
     consumption: Matrix
-    stock: Vector
+    headroom: Vector
     proves: bool = True

@@ -20,8 +20,7 @@ from tests.parity.generated.nodes import (
     taints,
 )
 from tests.parity.generated.pools import limits, min_values, pool_requirements, weights
-from tests.parity.generated.room import containers, daemons, host_ports, impossible, odd_resources
-from tests.parity.generated.seldom import (
+from tests.parity.generated.rare import (
     bending_minimums,
     overlays,
     ports_of_daemons,
@@ -31,6 +30,7 @@ from tests.parity.generated.seldom import (
     volumes_made_before,
     weights_and_limits,
 )
+from tests.parity.generated.room import containers, daemons, host_ports, impossible, odd_resources
 from tests.parity.generated.topology import (
     anti_affinity,
     hostname_spread,
@@ -87,7 +87,7 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-SELDOM: tuple[Feature, ...] = (
+RARE: tuple[Feature, ...] = (
     reservations,
     static_pools,
     overlays,
@@ -99,7 +99,7 @@ SELDOM: tuple[Feature, ...] = (
 )
 """What few clusters have; in worlds of their own, each beside a few of the others."""
 
-SELDOM_FROM = 1_000_000
+RARE_FROM = 1_000_000
 """The first seed of those worlds."""
 
 
@@ -129,9 +129,9 @@ def features(seed: int) -> tuple[str, ...]:
 def _chosen(seed: int) -> list[Feature]:
     """One feature in turn, so that none is forgotten, and up to three by chance."""
     chance = random.Random(f"features of {seed}")
-    if seed >= SELDOM_FROM:
-        seldom = SELDOM[(seed - SELDOM_FROM) % len(SELDOM)]
-        return [seldom, *chance.sample(FEATURES, chance.randint(0, 2))]
+    if seed >= RARE_FROM:
+        rare = RARE[(seed - RARE_FROM) % len(RARE)]
+        return [rare, *chance.sample(FEATURES, chance.randint(0, 2))]
     first = FEATURES[seed % len(FEATURES)]
     others = [one for one in FEATURES if one is not first]
     return [first, *chance.sample(others, chance.randint(0, 3))]

@@ -1,0 +1,308 @@
+"""A recorded world: one JSON object that holds everything a solve may look at.
+
+The format is described in `docs/formats.md`. Whoever calls `load` reads the file;
+here a parsed object becomes a `World`, or an error that names the object and the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from controller.apis.capacitybuffer import CapacityBuffer
+from controller.apis.devices import DeviceClass, ResourceClaim, ResourceSlice
+from controller.apis.meta import Wire
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodepool import NodePool
+from controller.apis.nodes import Node
+from controller.apis.ownership import is_ours
+from controller.apis.pods import Pod
+from controller.apis.schedulerconfig import default_constraints
+from controller.apis.validation import overlay_problems
+from controller.apis.workloads import (
+    CSINode,
+    DaemonSet,
+    Deployment,
+    LimitRange,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PodTemplate,
+    PriorityClass,
+    ReplicaSet,
+    ReplicationController,
+    Scalable,
+    Service,
+    StatefulSet,
+    StorageClass,
+)
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.offline.instancetypes import from_file, stated
+from controller.offline.wirevalues import WorldError, objects
+from controller.state.buffers import PodBlueprint, replicas, virtual_pods
+from controller.state.nodes import StateNode
+from controller.state.overlays import conflicting, overlaid
+from controller.state.snapshot import Snapshot
+from controller.state.spreads import Selectors, with_default_spreads
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A snapshot, the pods that wait, and the settings as users write them."""
+
+    snapshot: Snapshot
+    pods: tuple[Pod, ...]
+    settings: Mapping[str, str]
+    buffer_pods: tuple[Pod, ...] = ()
+    """The pods that stand for the room of capacity buffers; placed after all others."""
+
+    node_pools: tuple[NodePool, ...] = ()
+    """All pools, those that take no part in placement too."""
+
+
+KINDS: Mapping[str, type[Wire]] = {
+    "pods": Pod,
+    "nodes": Node,
+    "nodeClaims": NodeClaim,
+    "nodePools": NodePool,
+    "nodeOverlays": NodeOverlay,
+    "capacityBuffers": CapacityBuffer,
+    "daemonSets": DaemonSet,
+    "namespaces": Namespace,
+    "limitRanges": LimitRange,
+    "priorityClasses": PriorityClass,
+    "persistentVolumes": PersistentVolume,
+    "persistentVolumeClaims": PersistentVolumeClaim,
+    "storageClasses": StorageClass,
+    "csiNodes": CSINode,
+    "podDisruptionBudgets": PodDisruptionBudget,
+    "services": Service,
+    "replicationControllers": ReplicationController,
+    "podTemplates": PodTemplate,
+    "replicaSets": ReplicaSet,
+    "statefulSets": StatefulSet,
+    "deployments": Deployment,
+    "resourceSlices": ResourceSlice,
+    "resourceClaims": ResourceClaim,
+    "deviceClasses": DeviceClass,
+}
+"""The objects of a world, by the key they stand under."""
+
+_KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
+
+
+def types_file(world: Mapping[str, Any]) -> str | None:
+    """Return the path of the file that holds the world's instance types, if it names one."""
+    types = world.get("instanceTypes")
+    if isinstance(types, Mapping):
+        path = types.get("file")
+        if not isinstance(path, str):
+            raise WorldError('instanceTypes: expected a list, or an object such as {"file": PATH}')
+        return path
+    return None
+
+
+def load(world: Mapping[str, Any], *, types: object = None) -> World:
+    """Read a parsed world; `types` is the parsed content of its types file, if it names one.
+
+    Raises:
+        WorldError: something is missing or malformed.
+
+    """
+    if not isinstance(world, Mapping):
+        raise WorldError("a world is a JSON object")
+    unknown = sorted(set(world) - _KNOWN)
+    if unknown:
+        known = ", ".join(sorted(_KNOWN))
+        raise WorldError(f"{unknown[0]}: not a part of a world; known are {known}")
+    for key in ("pods", "instanceTypes"):
+        if key not in world:
+            raise WorldError(f"{key}: required")
+    found_types = from_file(types) if types_file(world) else stated(world["instanceTypes"])
+    pods = _with_priorities(
+        objects(world, "pods", Pod), objects(world, "priorityClasses", PriorityClass)
+    )
+    all_pools = objects(world, "nodePools", NodePool)
+    pools = tuple(one for one in all_pools if _usable(one))
+    overlays = objects(world, "nodeOverlays", NodeOverlay)
+    snapshot = Snapshot(
+        nodes=_state_nodes(
+            objects(world, "nodes", Node),
+            [one for one in objects(world, "nodeClaims", NodeClaim) if is_ours(one)],
+        ),
+        pods=tuple(pod for pod in pods if pod.spec.node_name),
+        node_pools=pools,
+        instance_types=_types_by_pool(found_types, pools, overlays),
+        daemon_sets=objects(world, "daemonSets", DaemonSet),
+        namespaces=objects(world, "namespaces", Namespace),
+        limit_ranges=objects(world, "limitRanges", LimitRange),
+        persistent_volumes=objects(world, "persistentVolumes", PersistentVolume),
+        persistent_volume_claims=objects(world, "persistentVolumeClaims", PersistentVolumeClaim),
+        storage_classes=objects(world, "storageClasses", StorageClass),
+        csi_nodes=objects(world, "csiNodes", CSINode),
+        pod_disruption_budgets=objects(world, "podDisruptionBudgets", PodDisruptionBudget),
+        resource_slices=objects(world, "resourceSlices", ResourceSlice),
+        resource_claims=objects(world, "resourceClaims", ResourceClaim),
+        device_classes=objects(world, "deviceClasses", DeviceClass),
+    )
+    settings = _settings(world.get("settings", {}))
+    spread = _spreading(world, settings.pop("SCHEDULER_CONFIG", None))
+    return World(
+        snapshot,
+        tuple(spread(pod for pod in pods if _waits(pod))),
+        {name: _written(value) for name, value in settings.items()},
+        tuple(spread(_buffer_pods(world))),
+        all_pools,
+    )
+
+
+def _types_by_pool(
+    types: tuple[InstanceType, ...], pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
+) -> dict[str, tuple[InstanceType, ...]]:
+    by_pool = {pool.metadata.name: types for pool in pools}
+    if not overlays:
+        return by_pool
+    for overlay in overlays:
+        if problems := overlay_problems(overlay):
+            raise WorldError(f"nodeOverlays {overlay.metadata.name}: {'; '.join(problems)}")
+    try:
+        refused = conflicting(overlays, pools=pools, instance_types=by_pool)
+        heard = [one for one in overlays if one.metadata.name not in refused]
+        return {pool.metadata.name: overlaid(types, heard, pool=pool) for pool in pools}
+    except ValueError as exc:
+        raise WorldError(f"nodeOverlays: {exc}") from exc
+
+
+def _settings(found: object) -> dict[str, Any]:
+    if not isinstance(found, Mapping):
+        raise WorldError("settings: expected an object of names and values")
+    return {str(name): value for name, value in found.items()}
+
+
+def _written(setting: object) -> str:
+    """Write a setting as an environment variable has it."""
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
+
+
+def _spreading(
+    world: Mapping[str, Any], config: object
+) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
+    """Return what the cluster's default constraints make of pods."""
+    try:
+        constraints = default_constraints(config)
+    except ValueError as exc:
+        raise WorldError(f"settings: SCHEDULER_CONFIG: {exc}") from exc
+    if not constraints:
+        return iter
+    selectors = Selectors(
+        services=objects(world, "services", Service),
+        replication_controllers=objects(world, "replicationControllers", ReplicationController),
+        workloads=(
+            *objects(world, "replicaSets", ReplicaSet),
+            *objects(world, "statefulSets", StatefulSet),
+        ),
+    )
+    return lambda pods: with_default_spreads(pods, constraints, selectors)
+
+
+def _usable(pool: NodePool) -> bool:
+    """Whether the pool takes part: ours, dynamic, staying, and not known to be unready."""
+    ready = [one.status for one in pool.status.conditions if one.type == "Ready"]
+    return (
+        is_ours(pool)
+        and pool.spec.replicas is None
+        and not pool.metadata.is_deleting
+        and all(status == "True" for status in ready)
+    )
+
+
+def _waits(pod: Pod) -> bool:
+    """Whether the pod is for a node autoscaler: unbound, unfinished, nobody's daemon."""
+    return (
+        not pod.spec.node_name
+        and pod.status.phase not in {"Succeeded", "Failed"}
+        and not any(one.kind in {"DaemonSet", "Node"} for one in pod.metadata.owner_references)
+    )
+
+
+def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[StateNode, ...]:
+    by_provider = {one.status.provider_id: one for one in claims if one.status.provider_id}
+    by_name = {one.status.node_name: one for one in claims if one.status.node_name}
+    found = []
+    matched: set[str] = set()
+    for node in nodes:
+        claim = by_provider.get(node.spec.provider_id) or by_name.get(node.metadata.name)
+        if claim is not None:
+            matched.add(claim.metadata.name)
+        leaving = node.metadata.is_deleting or (claim is not None and claim.metadata.is_deleting)
+        found.append(StateNode(node=node, claim=claim, deleting=leaving))
+    found.extend(
+        StateNode(claim=claim, deleting=claim.metadata.is_deleting)
+        for claim in claims
+        if claim.metadata.name not in matched
+    )
+    return tuple(found)
+
+
+_SCALABLES: Mapping[str, type[Scalable]] = {
+    "deployments": Deployment,
+    "replicaSets": ReplicaSet,
+    "statefulSets": StatefulSet,
+}
+
+
+def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
+    """Return the pods of every buffer whose template or workload is in the world."""
+    blueprints: dict[tuple[str, str, str], PodBlueprint] = {}
+    for one in objects(world, "podTemplates", PodTemplate):
+        blueprints["PodTemplate", one.metadata.namespace, one.metadata.name] = PodBlueprint(
+            one.template
+        )
+    for key, kind in _SCALABLES.items():
+        for found in objects(world, key, kind):
+            scale = 1 if found.spec.replicas is None else found.spec.replicas
+            blueprints[kind.__name__, found.metadata.namespace, found.metadata.name] = PodBlueprint(
+                found.spec.template, scale
+            )
+    pods: list[Pod] = []
+    for buffer in objects(world, "capacityBuffers", CapacityBuffer):
+        template, scalable = buffer.spec.pod_template_ref, buffer.spec.scalable_ref
+        namespace = buffer.metadata.namespace
+        if template is not None:
+            blueprint = blueprints.get(("PodTemplate", namespace, template.name))
+        elif scalable is not None:
+            blueprint = blueprints.get((scalable.kind, namespace, scalable.name))
+        else:
+            blueprint = None
+        if blueprint is None:
+            raise WorldError(
+                f"capacityBuffers {namespace}/{buffer.metadata.name}: what its podTemplateRef or "
+                "scalableRef names is not in the world"
+            )
+        try:
+            count = replicas(buffer, blueprint)
+        except ValueError as exc:
+            where = f"capacityBuffers {namespace}/{buffer.metadata.name}"
+            raise WorldError(f"{where}: {exc}") from exc
+        pods.extend(virtual_pods(buffer, blueprint, count))
+    return tuple(pods)
+
+
+def _with_priorities(pods: Sequence[Pod], classes: Sequence[PriorityClass]) -> list[Pod]:
+    """Write priorities into pods as admission would, from their class or the default one."""
+    values = {one.metadata.name: one.value for one in classes}
+    default = next((one.value for one in classes if one.global_default), None)
+    found = []
+    for pod in pods:
+        value = values.get(pod.spec.priority_class_name, default)
+        if pod.spec.priority is None and value is not None:
+            spec = msgspec.structs.replace(pod.spec, priority=value)
+            found.append(msgspec.structs.replace(pod, spec=spec))
+        else:
+            found.append(pod)
+    return found

@@ -1,0 +1,106 @@
+"""What DaemonSets will take of a node before any pod comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from controller.apis.pods import Container, Pod, PodSpec
+from controller.apis.taints import Toleration
+from controller.apis.workloads import DaemonSet, LimitRange
+from controller.constraints import hostports, resources
+from controller.constraints.hostports import HostPort
+from controller.constraints.requirements import ValueSet
+from controller.constraints.resources import Resources
+from controller.constraints.taints import TOLERATE_PREFERENCES
+from controller.scheduling.pods.nodeaffinity import required_alternatives
+from controller.state.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One DaemonSet as a demand: which nodes it runs on, and what it takes there."""
+
+    key: str
+    alternatives: tuple[dict[str, ValueSet], ...]
+    tolerations: tuple[Toleration, ...]
+    requests: Resources
+    ports: tuple[HostPort, ...]
+
+
+def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
+    """Return every DaemonSet's demand, by name.
+
+    The newest running pod of a DaemonSet, where there is one, tells what admission
+    made of its template; where it may run is always the template's word.
+    """
+    newest = _newest_pods(snapshot.pods)
+    found = []
+    for daemon_set in sorted(snapshot.daemon_sets, key=lambda one: _key(one)):
+        template = daemon_set.spec.template.spec
+        if template.resource_claims and not snapshot.device_classes:
+            continue  # where nobody knows of devices, such daemons have nowhere to run
+        pod = newest.get(daemon_set.metadata.uid or _key(daemon_set))
+        spec = template if pod is None else pod.spec
+        if pod is None:
+            spec = with_defaults(spec, daemon_set.metadata.namespace, snapshot.limit_ranges)
+            pod = Pod(metadata=daemon_set.metadata, spec=spec)
+        found.append(
+            Daemon(
+                key=_key(daemon_set),
+                alternatives=required_alternatives(template),
+                tolerations=(*template.tolerations, *spec.tolerations, TOLERATE_PREFERENCES),
+                requests=resources.pod_requests(pod),
+                ports=hostports.host_ports(spec),
+            )
+        )
+    return tuple(found)
+
+
+def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:
+    """Return the spec with the requests that admission would write in.
+
+    A container that names a limit alone requests as much; what it names neither for it
+    gets from the LimitRanges of the namespace.
+    """
+    defaults: dict[str, str | int | float] = {}
+    for limit_range in limit_ranges:
+        if limit_range.metadata.namespace == namespace:
+            for item in limit_range.spec.limits:
+                if item.type == "Container":
+                    defaults |= item.default | item.default_request
+    return msgspec.structs.replace(
+        spec,
+        containers=[_defaulted(container, defaults) for container in spec.containers],
+        init_containers=[_defaulted(container, defaults) for container in spec.init_containers],
+    )
+
+
+def _defaulted(container: Container, defaults: dict[str, str | int | float]) -> Container:
+    asked = container.resources
+    requests = defaults | asked.limits | asked.requests
+    return msgspec.structs.replace(
+        container, resources=msgspec.structs.replace(asked, requests=requests)
+    )
+
+
+def _key(daemon_set: DaemonSet) -> str:
+    return f"{daemon_set.metadata.namespace}/{daemon_set.metadata.name}"
+
+
+def _newest_pods(pods: Sequence[Pod]) -> dict[str, Pod]:
+    newest: dict[str, Pod] = {}
+    for pod in pods:
+        for owner in pod.metadata.owner_references:
+            if owner.kind == "DaemonSet" and not pod.metadata.is_deleting:
+                name = owner.uid or f"{pod.metadata.namespace}/{owner.name}"
+                if name not in newest or _age(pod) > _age(newest[name]):
+                    newest[name] = pod
+    return newest
+
+
+def _age(pod: Pod) -> tuple[str, str]:
+    created = pod.metadata.creation_timestamp
+    return (created.isoformat() if created else "", pod.metadata.name)

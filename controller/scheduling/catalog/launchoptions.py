@@ -1,0 +1,91 @@
+"""Where new nodes can be made for pods, of what kinds, and at what price."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from controller.constraints.requirements import one_of
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.topology.spread import Pins
+
+
+class LaunchOptions:
+    """Where variants with so much room (kinds × the solve's resources) leave pods of a size.
+
+    Every answer is kept for all that ask the same.
+    """
+
+    def __init__(self, variants: Variants, room: Matrix) -> None:
+        """Nothing has been asked yet."""
+        self._variants, self._room = variants, room
+        self._fitting: dict[tuple[bytes, bytes], Indices] = {}
+        self._unit_prices: dict[tuple[bytes, bytes], float] = {}
+        self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
+        self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
+
+    def named(self, key: str) -> list[str]:
+        """Return all the values of a label that were asked about."""
+        asked = self._variants.queries[key].place if key in self._variants.queries else ()
+        return sorted({value for one in asked for value in one.values})
+
+    def values(self, key: str, mask: Mask) -> list[str]:
+        """Return the domains of a label in which nodes of these variants can be made."""
+        present = np.zeros(len(mask), dtype=np.bool_)
+        present[self._variants.variant_of] = True
+        return [
+            value
+            for value in self.named(key)
+            if (mask & present & self._variants.meeting({key: one_of(value)})).any()
+        ]
+
+    def combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Return the combinations of domains in which nodes of these variants can be made."""
+        sought = (mask.tobytes(), keys)
+        known = self._combined.get(sought)
+        if known is None:
+            known = list(product(*(self.values(key, mask) for key in keys)))
+            self._combined[sought] = known
+        return known
+
+    def pinned(self, eligible: Mask, pins: Pins) -> Mask:
+        """Return those of the variants that lie in these domains."""
+        sought = (eligible.tobytes(), pins)
+        known = self._pinnings.get(sought)
+        if known is None:
+            known = eligible.copy()
+            for key, value in pins:
+                query = self._variants.queries.get(key)  # none when no type says any of it
+                if query is not None and one_of(value) in query.place:
+                    known &= self._variants.meeting({key: one_of(value)})
+                else:
+                    known[:] = False
+            self._pinnings[sought] = known
+        return known
+
+    def unit_price(self, mask: Mask, size: Vector) -> float:
+        """Return the least price of a pod's share of a node; infinite where none can be made."""
+        key = (mask.tobytes(), size.tobytes())
+        known = self._unit_prices.get(key)
+        if known is None:
+            kinds = self.fitting_kinds(mask, size)
+            share = (size / np.maximum(self._room[kinds], 1)).max(axis=1, initial=0)
+            price = (share * self._variants.price[kinds]).min(initial=np.inf)
+            known = self._unit_prices[key] = float(price)
+        return known
+
+    def fitting_kinds(self, mask: Mask, size: Vector) -> Indices:
+        """Return the kinds in these variants on which such a pod fits."""
+        key = (mask.tobytes(), size.tobytes())
+        known = self._fitting.get(key)
+        if known is None:
+            inside = np.flatnonzero(mask[self._variants.variant_of])
+            fitting = (self._room[inside] >= size).all(axis=1)
+            known = self._fitting[key] = inside[fitting]
+        return known
+
+    def launchable(self, mask: Mask, size: Vector) -> bool:
+        """Whether a node for such a pod can be made in these variants."""
+        return bool(np.isfinite(self.unit_price(mask, size)))

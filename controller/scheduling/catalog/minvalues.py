@@ -1,0 +1,167 @@
+"""What `minValues` leaves of a node's room.
+
+A claim that must name so many different types may only be filled as far as that many
+of them hold: its room is that of the smallest among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from controller.apis import labels
+from controller.constraints.requirements import Requirements
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.catalog.offerings import Catalog, PoolTemplate
+from controller.scheduling.catalog.variants import LabelQuery, Ports, Variants
+from controller.scheduling.settings import BEST_EFFORT, Settings
+
+WHERE_AND_HOW = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
+"""Labels of offerings: a claim has several values of them while nothing narrows it."""
+
+
+def of_types(pool: PoolTemplate) -> dict[str, int]:
+    """Return the minimums that ask for several types."""
+    return {key: least for key, least in pool.minimums.items() if key not in WHERE_AND_HOW}
+
+
+def spanning(
+    variants: Variants,
+    pods: Iterable[tuple[Requirements, Ports]],
+    domains: Sequence[Requirements],
+) -> Variants:
+    """Add a variant for all that pods leave of a pool that asks for several types, and for
+    what of that lies in each domain.
+
+    Pods tell types apart that others do not mind: taken by themselves, the variants may have
+    too few types each, though a node for those others may be of any of them.
+    """
+    wanted = list(pods)
+    spans: dict[bytes, Mask] = {}
+    for number, pool in enumerate(variants.catalog.pools):
+        if of_types(pool):
+            inside = (variants.pool_of_variant == number) & (variants.reservation_of_variant < 0)
+            for needed, ports in wanted:
+                left = inside & variants.meeting(needed) & variants.free(ports)
+                for domain in ({}, *domains):
+                    span = left & variants.meeting(domain)
+                    if _parts_types(variants, span):
+                        spans.setdefault(span.tobytes(), span)
+    for span in spans.values():
+        variants = _with_span(variants, span)
+    return variants
+
+
+def _parts_types(variants: Variants, span: Mask) -> bool:
+    """Whether none of these variants has all the types that they have together."""
+    inside = span[variants.variant_of]
+    alone = np.bincount(variants.variant_of[inside], minlength=1)
+    return len(np.unique(variants.row_of[inside])) > int(alone.max())
+
+
+def _with_span(variants: Variants, span: Mask) -> Variants:
+    """Add a variant whose nodes may be of any of some variants: it meets what they all meet."""
+    before = len(variants.pool_of_variant)
+    members = np.flatnonzero(np.pad(span, (0, before - len(span))))
+    kinds = np.flatnonzero(np.isin(variants.variant_of, members))
+    kinds = kinds[np.lexsort((variants.price[kinds], variants.row_of[kinds]))]
+    rows, first = np.unique(variants.row_of[kinds], return_index=True)
+    queries = {
+        key: LabelQuery(
+            one.place,
+            np.vstack([one.truth, one.truth[one.of_variant[members]].all(axis=0)]),
+            np.append(one.of_variant, len(one.truth)),
+        )
+        for key, one in variants.queries.items()
+    }
+    return replace(
+        variants,
+        pool_of_variant=np.append(variants.pool_of_variant, variants.pool_of_variant[members[0]]),
+        reservation_of_variant=np.append(variants.reservation_of_variant, -1),
+        queries=queries,
+        barred={
+            ports: np.append(one, one[members].any()) for ports, one in variants.barred.items()
+        },
+        variant_of=np.append(variants.variant_of, np.full(len(rows), before)),
+        row_of=np.append(variants.row_of, rows),
+        price=np.append(variants.price, variants.price[kinds[first]]),
+        room=np.vstack([variants.room, variants.room[kinds[first]]]),
+    )
+
+
+def flexible_room(
+    variants: Variants, room: Matrix, settings: Settings, sizes: Sequence[Vector]
+) -> Matrix:
+    """Return the room (kinds × resources) that keeps enough types on a claim.
+
+    Kinds that can never be flexible enough have none, unless `minValues` bends. Then
+    there is also room for each of `sizes` (of pods that wait) that no flexible node of
+    the pool holds.
+    """
+    result = room.copy()
+    catalog = variants.catalog
+    for number, pool in enumerate(catalog.pools):
+        minimums = of_types(pool)
+        if not minimums:
+            continue
+        for variant in np.flatnonzero(variants.pool_of_variant == number).tolist():
+            kinds = np.flatnonzero(variants.variant_of == variant)
+            _narrow(result, room, kinds, variants, minimums, settings)
+        if settings.min_values_policy == BEST_EFFORT:
+            inside = np.flatnonzero(variants.pool_of_variant[variants.variant_of] == number)
+            for size in sizes:
+                if not (result[inside] >= size).all(axis=1).any():
+                    # As many types as hold the pod stay on its claim, whoever comes beside it.
+                    holding = inside[(room[inside] >= size).all(axis=1)]
+                    least = room[holding].min(axis=0, initial=np.inf)
+                    result[holding] = np.maximum(result[holding], least)
+    return result
+
+
+def row_values(catalog: Catalog, row: int, key: str) -> frozenset[str]:
+    """Return the values that a row's available columns have for a label."""
+    codes = catalog.codes.get(key)
+    if codes is None:
+        return frozenset()
+    columns = np.flatnonzero((catalog.row_of == row) & catalog.available)
+    found: set[str] = set()
+    for code in np.unique(codes.of_column[columns]).tolist():
+        one = codes.sets[code]
+        if one is not None and not one.complement:
+            found |= one.values
+    return frozenset(found)
+
+
+def _narrow(
+    result: Matrix,
+    room: Matrix,
+    kinds: Indices,
+    variants: Variants,
+    minimums: Mapping[str, int],
+    settings: Settings,
+) -> None:
+    values = {
+        key: [
+            row_values(variants.catalog, int(variants.row_of[kind]), key) for kind in kinds.tolist()
+        ]
+        for key in minimums
+    }
+    for kind in kinds.tolist():
+        near = (room[kinds] / np.maximum(room[kind], 1.0)).min(axis=1)
+        order = np.argsort(-np.minimum(near, 1.0), kind="stable")
+        needed = 0
+        for key, least in minimums.items():
+            seen: set[str] = set()
+            for count, place in enumerate(order.tolist(), start=1):
+                seen |= values[key][place]
+                if len(seen) >= least:
+                    needed = max(needed, count)
+                    break
+            else:
+                needed = len(order) + 1
+        if needed <= len(order):
+            result[kind] = np.minimum(room[kind], room[kinds[order[:needed]]].min(axis=0))
+        elif settings.min_values_policy != BEST_EFFORT:
+            result[kind] = -1.0

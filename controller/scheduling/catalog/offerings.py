@@ -1,0 +1,472 @@
+"""Instance types, offerings and labels as arrays, once per set of types.
+
+A *row* is one instance type in one NodePool; a *column* one way to buy it (row ×
+offering). What a node of a column may carry under a label is a `ValueSet`, and
+equal sets share a code, so asking a requirement of every column costs one answer
+per distinct set and one array look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.apis import labels
+from controller.apis.nodepool import NodePool
+from controller.apis.taints import Requirement, Taint
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.constraints import requirements, resources
+from controller.constraints.requirements import Requirements, ValueSet, one_of
+from controller.constraints.resources import Resources
+from controller.constraints.taints import untolerated
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.catalog.daemons import Daemon, daemons
+from controller.state.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTemplate:
+    """A NodePool as placement sees it; `requirements` include its labels and its name."""
+
+    name: str
+    weight: int
+    requirements: Requirements
+    minimums: Mapping[str, int]
+    taints: tuple[Taint, ...]
+    labels: Mapping[str, str]
+    limits: Resources
+    terms: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """One label over all columns: the distinct sets, and which of them a column has.
+
+    None stands for columns on which nothing speaks of the label.
+    """
+
+    sets: tuple[ValueSet | None, ...]
+    of_column: Indices
+
+    def meeting(self, needed: ValueSet, *, key: str) -> Mask:
+        """Mark the columns that can meet a requirement."""
+        truth = np.fromiter(
+            (requirements.meets(offered, needed, key=key) for offered in self.sets),
+            dtype=np.bool_,
+            count=len(self.sets),
+        )
+        return truth[self.of_column]  # sets → columns
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything that can be bought.
+
+    Rows: `pool_of_row`, `types` and, rows × resources, `allocatable` (what pods can
+    have once the daemons have taken theirs), `capacity` (the whole machine) and
+    `overhead` (the daemons). Columns: `row_of`, `price`, `available`,
+    `reservation_of` (index into `reservations`, −1 for none).
+    """
+
+    pools: tuple[PoolTemplate, ...]
+    types: tuple[InstanceType, ...]
+    resource_names: tuple[str, ...]
+    pool_of_row: Indices
+    allocatable: Matrix
+    capacity: Matrix
+    overhead: Matrix
+    daemons_of_row: tuple[tuple[int, ...], ...]
+    daemon_group: Indices
+    daemons: tuple[Daemon, ...]
+    row_of: Indices
+    price: Vector
+    available: Mask
+    codes: Mapping[str, Codes]
+    reservation_of: Indices
+    reservations: tuple[tuple[str, int], ...]
+
+    @property
+    def pool_of(self) -> Indices:
+        """The pool of each column."""
+        return self.pool_of_row[self.row_of]
+
+    def vector(self, amounts: Resources) -> Vector | None:
+        """Return amounts along the resource axis, or None when one of them no type has."""
+        if any(name not in self.resource_names for name, amount in amounts.items() if amount > 0):
+            return None
+        return np.array([amounts.get(name, 0) for name in self.resource_names], dtype=np.float64)
+
+    def meeting(self, needed: Requirements) -> Mask:
+        """Mark the columns whose nodes can meet every requirement."""
+        mask = np.ones(len(self.row_of), dtype=np.bool_)
+        for key, allowed in needed.items():
+            codes = self.codes.get(key)
+            if codes is not None:
+                mask &= codes.meeting(allowed, key=key)
+            elif not requirements.meets(None, allowed, key=key):
+                mask[:] = False
+        return mask
+
+
+def template(pool: NodePool) -> PoolTemplate:
+    """Read a pool's template.
+
+    Raises:
+        ValueError: a requirement is malformed.
+
+    """
+    spec = pool.spec.template.spec
+    own_labels = {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
+    reference = spec.node_class_ref
+    own_labels[f"{reference.group}/{reference.kind.lower()}"] = reference.name
+    return PoolTemplate(
+        name=pool.metadata.name,
+        weight=pool.spec.weight,
+        requirements=requirements.conjunction(
+            requirements.read(spec.requirements), requirements.of_labels(own_labels)
+        ),
+        minimums=requirements.minimum_values(spec.requirements),
+        taints=tuple(spec.taints or ()),
+        labels=own_labels,
+        limits=resources.parsed(pool.spec.limits),
+        terms=tuple(spec.requirements),
+    )
+
+
+def catalog(snapshot: Snapshot) -> Catalog:
+    """Encode what the snapshot's pools can buy; pools are ordered by weight, then name.
+
+    Work grows with pools × types × labels. The answer depends on pools, types and
+    DaemonSets alone, so it can be kept while they stay the same.
+    """
+    pools = tuple(
+        template(pool)
+        for pool in sorted(
+            sorted(snapshot.node_pools, key=lambda one: one.metadata.name, reverse=True),
+            key=lambda one: -one.spec.weight,
+        )
+    )
+    per_pool = [snapshot.instance_types.get(pool.name, ()) for pool in pools]
+    names = _resource_names(per_pool)
+    tables: dict[int, _TypeTable] = {}
+    for types in per_pool:
+        if id(types) not in tables:
+            tables[id(types)] = _TypeTable.read(types, names)
+    blocks = [
+        _PoolBlock.build(index, pool, tables[id(types)])
+        for index, (pool, types) in enumerate(zip(pools, per_pool, strict=True))
+    ]
+    return _assembled(pools, blocks, names, daemons(snapshot))
+
+
+def _resource_names(per_pool: Sequence[Sequence[InstanceType]]) -> tuple[str, ...]:
+    seen: set[str] = {resources.CPU, resources.MEMORY, resources.PODS}
+    for types in per_pool:
+        for instance_type in types:
+            seen.update(instance_type.capacity)
+    leading = (resources.CPU, resources.MEMORY, resources.PODS)
+    return (*leading, *sorted(seen - set(leading)))
+
+
+class _Coder:
+    """Gives equal value sets equal codes, in order of appearance."""
+
+    def __init__(self) -> None:
+        self.sets: list[ValueSet | None] = []
+        self._codes: dict[ValueSet | None, int] = {}
+
+    def code(self, values: ValueSet | None) -> int:
+        known = self._codes.get(values)
+        if known is None:
+            known = self._codes[values] = len(self.sets)
+            self.sets.append(values)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeTable:
+    """One list of types: labels as codes per type, offerings flattened."""
+
+    types: tuple[InstanceType, ...]
+    type_sets: dict[str, list[ValueSet | None]]
+    type_codes: dict[str, Indices]
+    type_of_offering: Indices
+    price: Vector
+    available: Mask
+    offering_sets: dict[str, list[ValueSet | None]]
+    offering_codes: dict[str, Indices]
+    allocatable: Matrix
+    capacity: Matrix
+    reservation_ids: list[tuple[str, int]]
+
+    @classmethod
+    def read(cls, types: Sequence[InstanceType], names: Sequence[str]) -> _TypeTable:
+        ordered = tuple(sorted(types, key=lambda one: one.name))
+        type_sets, type_codes = _coded([_type_values(one) for one in ordered])
+        offerings = [
+            (index, offering) for index, one in enumerate(ordered) for offering in one.offerings
+        ]
+        singles: dict[str, ValueSet] = {}
+        offering_sets, offering_codes = _coded(
+            [
+                {
+                    labels.normalized(key): singles.setdefault(value, one_of(value))
+                    for key, value in offering.requirements.items()
+                }
+                for _, offering in offerings
+            ]
+        )
+        return cls(
+            types=ordered,
+            type_sets=type_sets,
+            type_codes=type_codes,
+            type_of_offering=np.array([index for index, _ in offerings], dtype=np.int64),
+            price=np.array([offering.price for _, offering in offerings], dtype=np.float64),
+            available=np.array([offering.available for _, offering in offerings], dtype=np.bool_),
+            offering_sets=offering_sets,
+            offering_codes=offering_codes,
+            allocatable=_matrix([one.allocatable for one in ordered], names),
+            capacity=_matrix([one.capacity for one in ordered], names),
+            reservation_ids=[
+                (
+                    offering.requirements.get(RESERVATION_ID, "")
+                    if offering.capacity_type == labels.RESERVED
+                    else "",
+                    offering.reservation_capacity,
+                )
+                for _, offering in offerings
+            ],
+        )
+
+
+RESERVATION_ID = f"{labels.AWS_GROUP}/capacity-reservation-id"
+
+
+def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:
+    values = {
+        labels.normalized(term.key): _cached_set(term.operator, tuple(term.values))
+        for term in instance_type.requirements
+    }
+    values.setdefault(labels.INSTANCE_TYPE, one_of(instance_type.name))
+    return values
+
+
+_SETS: dict[tuple[str, tuple[str, ...]], ValueSet] = {}
+
+
+def _cached_set(operator: str, values: tuple[str, ...]) -> ValueSet:
+    known = _SETS.get((operator, values))
+    if known is None:
+        known = _SETS[(operator, values)] = requirements.value_set(operator, values)
+    return known
+
+
+def _coded(
+    per_item: Sequence[Mapping[str, ValueSet]],
+) -> tuple[dict[str, list[ValueSet | None]], dict[str, Indices]]:
+    coders: dict[str, _Coder] = {}
+    codes: dict[str, Indices] = {}
+    for index, values in enumerate(per_item):
+        for key, allowed in values.items():
+            if key not in coders:
+                coders[key] = _Coder()
+                coders[key].code(None)
+                codes[key] = np.zeros(len(per_item), dtype=np.int64)
+            codes[key][index] = coders[key].code(allowed)
+    return {key: coder.sets for key, coder in coders.items()}, codes
+
+
+def _matrix(amounts: Sequence[Resources], names: Sequence[str]) -> Matrix:
+    return np.array(
+        [[one.get(name, 0) for name in names] for one in amounts], dtype=np.float64
+    ).reshape(len(amounts), len(names))
+
+
+@dataclass(frozen=True, slots=True)
+class _PoolBlock:
+    """One pool's columns: the table's offerings that the pool's requirements leave."""
+
+    table: _TypeTable
+    kept: Indices
+    sets: dict[str, list[ValueSet | None]]
+    codes: dict[str, Indices]
+
+    @classmethod
+    def build(cls, _index: int, pool: PoolTemplate, table: _TypeTable) -> _PoolBlock:
+        alive = np.ones(len(table.price), dtype=np.bool_)
+        sets: dict[str, list[ValueSet | None]] = {}
+        codes: dict[str, Indices] = {}
+        keys = sorted({*pool.requirements, *table.type_codes, *table.offering_codes})
+        for key in keys:
+            sets[key], codes[key], possible = _merged(
+                pool.requirements.get(key),
+                _part(table.type_sets, table.type_codes, key, table.type_of_offering),
+                _part(table.offering_sets, table.offering_codes, key, None),
+                len(table.price),
+            )
+            alive &= possible
+        kept = np.flatnonzero(alive)
+        return cls(table, kept, sets, {key: found[kept] for key, found in codes.items()})
+
+
+def _part(
+    sets: Mapping[str, list[ValueSet | None]],
+    codes: Mapping[str, Indices],
+    key: str,
+    spread: Indices | None,
+) -> tuple[list[ValueSet | None], Indices | None]:
+    if key not in codes:
+        return [None], None
+    found = codes[key]
+    return sets[key], found if spread is None else found[spread]
+
+
+def _merged(
+    pool: ValueSet | None,
+    of_type: tuple[list[ValueSet | None], Indices | None],
+    of_offering: tuple[list[ValueSet | None], Indices | None],
+    count: int,
+) -> tuple[list[ValueSet | None], Indices, Mask]:
+    """Meet three sources of one label; answer sets, codes and which columns are possible."""
+    coder = _Coder()
+    width = len(of_offering[0])
+    type_codes = np.zeros(count, dtype=np.int64) if of_type[1] is None else of_type[1]
+    offering_codes = np.zeros(count, dtype=np.int64) if of_offering[1] is None else of_offering[1]
+    pairs, inverse = np.unique(type_codes * width + offering_codes, return_inverse=True)
+    table = np.zeros(len(pairs), dtype=np.int64)
+    possible = np.zeros(len(pairs), dtype=np.bool_)
+    for place, pair in enumerate(pairs.tolist()):
+        said = [
+            part
+            for part in (pool, of_type[0][pair // width], of_offering[0][pair % width])
+            if part is not None
+        ]
+        possible[place], met = _met(said)
+        table[place] = coder.code(met)
+    return coder.sets, table[inverse], possible[inverse]
+
+
+def _met(said: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
+    """Intersect what is said of one label; whether it agrees, and on what."""
+    result: ValueSet | None = None
+    for part in said:
+        if result is not None and not result.meets(part):
+            return False, None
+        result = part if result is None else result.intersection(part)
+    return True, result
+
+
+def _assembled(
+    pools: tuple[PoolTemplate, ...],
+    blocks: Sequence[_PoolBlock],
+    names: tuple[str, ...],
+    running: tuple[Daemon, ...],
+) -> Catalog:
+    offsets = np.cumsum([0, *(len(block.table.types) for block in blocks)])
+    row_of = _joined(
+        [
+            block.table.type_of_offering[block.kept] + offset
+            for block, offset in zip(blocks, offsets, strict=False)
+        ]
+    )
+    allocatable = _stacked([block.table.allocatable for block in blocks], len(names))
+    capacity = _stacked([block.table.capacity for block in blocks], len(names))
+    pool_of_row = _joined(
+        [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
+    )
+    codes = {
+        key: _joined_codes(
+            [(block.sets.get(key), block.codes.get(key), len(block.kept)) for block in blocks]
+        )
+        for key in sorted({key for block in blocks for key in block.codes})
+    }
+    reservations: dict[str, int] = {}
+    reservation_of: list[int] = []
+    places: dict[str, int] = {}
+    for block in blocks:
+        for offering in block.kept.tolist():
+            name, count = block.table.reservation_ids[offering]
+            if not name:
+                reservation_of.append(-1)
+                continue
+            reservations[name] = min(reservations.get(name, count), count)
+            reservation_of.append(places.setdefault(name, len(places)))
+    bare = Catalog(
+        pools=pools,
+        types=tuple(one for block in blocks for one in block.table.types),
+        resource_names=names,
+        pool_of_row=pool_of_row,
+        allocatable=allocatable,
+        capacity=capacity,
+        overhead=np.zeros_like(allocatable),
+        daemons_of_row=(),
+        daemon_group=np.zeros(len(pool_of_row), dtype=np.int64),
+        daemons=running,
+        row_of=row_of,
+        price=np.concatenate([block.table.price[block.kept] for block in blocks] or [np.zeros(0)]),
+        available=np.concatenate(
+            [block.table.available[block.kept] for block in blocks] or [np.zeros(0, np.bool_)]
+        ),
+        codes=codes,
+        reservation_of=np.array(reservation_of, dtype=np.int64),
+        reservations=tuple((name, reservations[name]) for name in places),
+    )
+    return _with_daemons(bare)
+
+
+def _with_daemons(bare: Catalog) -> Catalog:
+    """Charge each row with the daemons that could run on some node of it."""
+    rows = len(bare.pool_of_row)
+    overhead = np.zeros_like(bare.allocatable)
+    runs = np.zeros((rows, len(bare.daemons)), dtype=np.bool_)
+    for index, daemon in enumerate(bare.daemons):
+        possible = np.zeros(len(bare.row_of), dtype=np.bool_)
+        for alternative in daemon.alternatives:
+            possible |= bare.meeting(alternative)
+        for number, pool in enumerate(bare.pools):
+            if untolerated(pool.taints, daemon.tolerations) is not None:
+                possible &= bare.pool_of != number
+        runs[np.unique(bare.row_of[possible]), index] = True
+        known = {
+            name: amount for name, amount in daemon.requests.items() if name in bare.resource_names
+        }
+        vector = bare.vector(known)
+        assert vector is not None
+        overhead[runs[:, index]] += vector
+    groups, group_of = np.unique(runs, axis=0, return_inverse=True)
+    return Catalog(
+        **{
+            name: getattr(bare, name)
+            for name in Catalog.__slots__
+            if name not in {"allocatable", "overhead", "daemons_of_row", "daemon_group"}
+        },
+        allocatable=bare.allocatable - overhead,
+        overhead=overhead,
+        daemons_of_row=tuple(tuple(np.flatnonzero(group).tolist()) for group in groups),
+        daemon_group=group_of.reshape(-1).astype(np.int64),
+    )
+
+
+def _joined(parts: Sequence[npt.NDArray[np.int64]]) -> Indices:
+    return np.concatenate([*parts, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+
+
+def _stacked(parts: Sequence[Matrix], width: int) -> Matrix:
+    return np.concatenate([*parts, np.zeros((0, width))])
+
+
+def _joined_codes(
+    parts: Sequence[tuple[list[ValueSet | None] | None, Indices | None, int]],
+) -> Codes:
+    coder = _Coder()
+    found = []
+    for sets, codes, count in parts:
+        if sets is None or codes is None:
+            found.append(np.full(count, coder.code(None), dtype=np.int64))
+        else:
+            table = np.array([coder.code(values) for values in sets], dtype=np.int64)
+            found.append(table[codes] if len(table) else codes)
+    return Codes(tuple(coder.sets), _joined(found))

@@ -1,0 +1,267 @@
+"""What can be bought, seen through the eyes of the pods that wait.
+
+Columns that no waiting pod can tell apart are one *variant*: labels are cut down
+to the answers they give to the requirements asked, so that work grows with the
+number of different answers and not with the number of offerings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.apis import labels
+from controller.constraints import requirements
+from controller.constraints.hostports import HostPort, conflict
+from controller.constraints.requirements import (
+    ANYTHING,
+    Requirements,
+    ValueSet,
+    a_value,
+    one_of,
+)
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.catalog.offerings import Catalog, Codes
+
+Ports = tuple[HostPort, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelQuery:
+    """One label as asked: `truth` is answers × value sets; `place` finds a set in it."""
+
+    place: Mapping[ValueSet, int]
+    truth: Mask
+    of_variant: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Variants and the kinds of nodes within them.
+
+    `reservation_of_variant` is the capacity reservation a variant is bought from (−1: none);
+    `barred` marks, per set of host ports, the variants where daemons take one of them.
+    Kinds: `variant_of`, `row_of` (in the catalog), `price` (the cheapest way to buy
+    the row within the variant), `room` (kinds × resources).
+    """
+
+    catalog: Catalog
+    pool_of_variant: Indices
+    reservation_of_variant: Indices
+    queries: Mapping[str, LabelQuery]
+    barred: Mapping[Ports, Mask]
+    variant_of: Indices
+    row_of: Indices
+    price: Vector
+    room: Matrix
+
+    def meeting(self, needed: Requirements) -> Mask:
+        """Mark the variants whose nodes can meet every requirement."""
+        mask = np.ones(len(self.pool_of_variant), dtype=np.bool_)
+        for key, allowed in needed.items():
+            query = self.queries[key]
+            mask &= query.truth[query.of_variant, query.place[allowed]]
+        return mask
+
+    def free(self, ports: Ports) -> Mask:
+        """Mark the variants on whose nodes no daemon takes one of the host ports."""
+        barred = self.barred.get(ports)
+        return np.ones(len(self.pool_of_variant), dtype=np.bool_) if barred is None else ~barred
+
+
+def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[str]:
+    """Return the values of a label that topology must tell apart, sorted: those that columns
+    and pods name, and for nodes on which both leave the label open one that these will take.
+    """
+    codes = catalog.codes.get(key)
+    offers = [one for one in (codes.sets if codes else ()) if one is not None]
+    wanted = [ANYTHING, *asked]
+    values = {value for one in (*offers, *wanted) for value in one.values}
+    if key not in labels.WELL_KNOWN:
+        for left in (one.intersection(need) for one in offers for need in wanted):
+            value = a_value(left) if left.complement else None
+            if value is not None and not any(left.has(one) for one in values):
+                values.add(value)
+    return sorted(values)
+
+
+def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
+    """Mark the rows on whose nodes a daemon takes one of the host ports."""
+    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
+    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
+    return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
+
+
+def variants_of(
+    catalog: Catalog, asked: Iterable[Requirements], *, ports: Iterable[Ports] = ()
+) -> Variants:
+    """Look at the catalog's available columns with these requirements in mind.
+
+    Every requirement later put to `Variants.meeting` must be among those asked, label
+    by label, and `ports` are what pods take of their hosts.
+    """
+    sets: dict[str, dict[ValueSet, None]] = {}
+    for one in asked:
+        for key, allowed in one.items():
+            sets.setdefault(key, {})[allowed] = None
+    barred = {one: barred_rows(catalog, one) for one in ports if one}
+    barred = {one: rows for one, rows in barred.items() if rows.any()}
+    chosen = np.flatnonzero(catalog.available)
+    keys = sorted(sets)
+    answers = {key: _Answers.to(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
+    profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(barred.values()))
+    rows, source = _split(profiles, keys, answers)
+    kinds_profile, kinds_row, kinds_price = _cheapest(catalog, chosen, profile_of)
+    variant_of, place = _crossed(kinds_profile, source)
+    return Variants(
+        catalog=catalog,
+        pool_of_variant=profiles[source, 0],
+        reservation_of_variant=profiles[source, 1] - 1,
+        queries={
+            key: LabelQuery(
+                {allowed: number for number, allowed in enumerate(sets[key])},
+                answers[key].truth,
+                rows[:, number],
+            )
+            for number, key in enumerate(keys)
+        },
+        barred={
+            one: profiles[source, place] > 0
+            for place, one in enumerate(barred, start=len(keys) + 2)
+        },
+        variant_of=variant_of,
+        row_of=kinds_row[place],
+        price=kinds_price[place],
+        room=catalog.allocatable[kinds_row[place]],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """How the distinct value sets of one label answer.
+
+    `group_of_set`: the answer group of each set; `options`: the rows of `truth` that
+    a group may turn out to be: several, when its nodes can still become one thing or
+    another, but not both.
+    """
+
+    truth: Mask
+    group_of_set: Indices
+    options: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def to(cls, asked: tuple[ValueSet, ...], codes: Codes | None, key: str) -> _Answers:
+        rows: dict[tuple[bool, ...], int] = {}
+        groups: dict[tuple[int, ...], int] = {}
+        group_of_set = []
+        for offered in codes.sets if codes is not None else (None,):
+            options = tuple(
+                sorted(
+                    {
+                        rows.setdefault(truth, len(rows))
+                        for truth in _possible_answers(offered, asked, key)
+                    }
+                )
+            )
+            group_of_set.append(groups.setdefault(options, len(groups)))
+        return cls(
+            np.array(list(rows), dtype=np.bool_).reshape(len(rows), len(asked)),
+            np.array(group_of_set, dtype=np.int64),
+            tuple(groups),
+        )
+
+
+def _possible_answers(
+    offered: ValueSet | None, asked: tuple[ValueSet, ...], key: str
+) -> list[tuple[bool, ...]]:
+    """Answer every question for each thing that a node with this set may become."""
+    if offered is not None and not offered.complement and len(offered.values) <= 1:
+        return [tuple(offered.meets(needed) for needed in asked)]
+    if offered is None and not requirements.meets(None, one_of("any"), key=key):
+        return [tuple(needed.allows_absence for needed in asked)]
+    named = sorted({value for needed in asked for value in needed.values})
+    possible = [value for value in named if offered is None or offered.has(value)]
+    found = [tuple(needed.has(value) for needed in asked) for value in possible]
+    if offered is None:
+        found.append(tuple(needed.complement or needed.is_empty for needed in asked))
+    else:
+        rest = offered.intersection(ValueSet(frozenset(possible), complement=True))
+        if not rest.is_empty:
+            found.append(tuple(rest.meets(needed) for needed in asked))
+    return list(dict.fromkeys(found))
+
+
+def _profiles(
+    catalog: Catalog,
+    chosen: Indices,
+    keys: list[str],
+    answers: Mapping[str, _Answers],
+    barred: Sequence[Mask],
+) -> tuple[Indices, Indices]:
+    """Number the distinct (pool, reservation, answer group per label, whether each of the
+    rows' masks is true); columns → profile, profiles × these.
+    """
+    parts = [catalog.pool_of[chosen], catalog.reservation_of[chosen] + 1]
+    widths = [len(catalog.pools), len(catalog.reservations) + 1]
+    for key in keys:
+        codes = catalog.codes.get(key)
+        groups = answers[key].group_of_set
+        parts.append(
+            groups[codes.of_column[chosen]]
+            if codes is not None
+            else np.zeros(len(chosen), dtype=np.int64)
+        )
+        widths.append(len(answers[key].options))
+    for rows in barred:
+        parts.append(rows[catalog.row_of[chosen]].astype(np.int64))
+        widths.append(2)
+    code = np.zeros(len(chosen), dtype=np.int64)
+    for part, width in zip(parts, widths, strict=True):
+        _, code = np.unique(code * max(width, 1) + part, return_inverse=True)
+    _, first = np.unique(code, return_index=True)
+    return code, np.stack([part[first] for part in parts], axis=1)
+
+
+def _split(
+    profiles: Indices, keys: list[str], answers: Mapping[str, _Answers]
+) -> tuple[Indices, Indices]:
+    """Split profiles by what they may become: variants × labels (answer rows), and whence."""
+    rows: list[tuple[int, ...]] = []
+    source: list[int] = []
+    for number, profile in enumerate(profiles.tolist()):
+        partial: list[tuple[int, ...]] = [()]
+        for place, key in enumerate(keys):
+            options = answers[key].options[profile[place + 2]]
+            partial = [(*one, option) for one in partial for option in options]
+        rows.extend(partial)
+        source.extend([number] * len(partial))
+    return (
+        np.array(rows, dtype=np.int64).reshape(len(rows), len(keys)),
+        np.array(source, dtype=np.int64),
+    )
+
+
+def _cheapest(
+    catalog: Catalog, chosen: Indices, profile_of: Indices
+) -> tuple[Indices, Indices, Vector]:
+    """Keep, per profile and row, the cheapest column: profiles, rows, prices."""
+    rows, price = catalog.row_of[chosen], catalog.price[chosen]
+    order = np.lexsort((price, rows, profile_of))
+    profile, row = profile_of[order], rows[order]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (profile[1:] != profile[:-1]) | (row[1:] != row[:-1])
+    return profile[first], row[first], price[order][first]
+
+
+def _crossed(kinds_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
+    """Repeat each profile's kinds for each of its variants: variant and kind per pair."""
+    starts = np.searchsorted(kinds_profile, np.arange(kinds_profile.max(initial=-1) + 2))
+    variants, places = [], []
+    for variant, profile in enumerate(source.tolist()):
+        inside = np.arange(starts[profile], starts[profile + 1])
+        places.append(inside)
+        variants.append(np.full(len(inside), variant, dtype=np.int64))
+    empty = np.zeros(0, dtype=np.int64)
+    return np.concatenate([*variants, empty]), np.concatenate([*places, empty])

@@ -1,1 +1,0 @@
-"""Devices, and how claims are met by them."""

@@ -1,0 +1,341 @@
+"""What pods claim of devices, and what of it the nodes that exist can give.
+
+Devices that a claim was given are taken, unless all who use the claim are on the move:
+then it can be allocated anew, and what it held is free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from controller.apis import labels
+from controller.apis.devices import ResourceClaim, ResourceSlice
+from controller.apis.pods import Pod, PodResourceClaim
+from controller.constraints.resources import parsed
+from controller.scheduling.arrays import Indices
+from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.dra.allocation import Pick, allocate
+from controller.scheduling.dra.devices import Device, Inventory, Ledger, UsableDevices, promised
+from controller.scheduling.pods.classes import PodClass
+from controller.scheduling.pods.devicerequests import (
+    EVERYWHERE,
+    AllocationError,
+    ClaimRequests,
+    DeviceRequests,
+    Reach,
+    reach_of,
+    read_claim,
+)
+from controller.state.nodes import StateNode
+from controller.state.snapshot import Snapshot
+
+ClaimLocation = Reach | str
+"""Where a common claim can be used: within a reach, or on the new node of this number."""
+
+
+@dataclass(slots=True)
+class Allocations:
+    """What pods were given: each one (`own`), and for the claims that they share (`shared`)."""
+
+    count: int = 0
+    own: list[tuple[Pick, ...]] = field(default_factory=list)
+    shared: dict[str, tuple[Pick, ...]] = field(default_factory=dict)
+
+    @property
+    def picks(self) -> list[Pick]:
+        """All that was given."""
+        return [pick for picks in (*self.shared.values(), *self.own) for pick in picks]
+
+
+class DeviceClaims:
+    """The claims of the pods that wait, and the devices left for them."""
+
+    def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
+        """Read the claims of a solve's pods, and what was given before."""
+        self._claims = {_key(one): one for one in snapshot.resource_claims}
+        self._classes = {one.metadata.name: one for one in snapshot.device_classes}
+        self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
+        bound = {one.key for one in snapshot.pods if one.spec.node_name}
+        self._moving = {
+            pod.key for pod in self._pods.values() if pod.spec.node_name or pod.key in bound
+        }
+        self._nodes = {one.name: one for one in snapshot.nodes if not one.deleting}
+        expected = [
+            pod
+            for pod in snapshot.pods
+            if pod.spec.resource_claims
+            and pod.spec.node_name in self._nodes
+            and pod.key not in self._pods
+        ]
+        everyone = (*self._pods.values(), *expected)
+        self._users = Counter(key for pod in everyone for key in {name for name, _ in _named(pod)})
+        self.inventory = Inventory(one for one in snapshot.resource_slices if self._is_here(one))
+        self.ledger = self._given()
+        self.shared_claim_locations: dict[str, ClaimLocation] = {}
+        self.troubles: dict[bytes, str] = {}
+        """Per signature of requests, what but a want of devices keeps a node from meeting them."""
+        self._types = {one.name: one for one in catalog.types}
+        self._read_claims: dict[bytes, ClaimRequests] = {}
+        self._common: dict[str, ClaimRequests] = {}
+        self._usable_known: dict[str, UsableDevices] = {}
+        self._hopeless: set[tuple[str, bytes]] = set()
+        self._held: defaultdict[tuple[str, bytes], list[tuple[Pick, ...]]] = defaultdict(list)
+        for pod in expected:
+            self._expect(pod)
+
+    def split_by_claims(self, pod_class: PodClass) -> tuple[list[PodClass], dict[str, str]]:
+        """Split a class by what its pods' claims are like; with pods that cannot run yet, and why.
+
+        Pods of a template have claims of their own; some may be allocated, others not.
+        """
+        parts: defaultdict[bytes, list[str]] = defaultdict(list)
+        device_requests: dict[bytes, DeviceRequests] = {}
+        failed: dict[str, str] = {}
+        for key in pod_class.keys:
+            try:
+                found = self._device_requests(self._pods[key])
+            except ValueError as exc:
+                failed[key] = str(exc)
+                continue
+            parts[found.signature].append(key)
+            device_requests.setdefault(found.signature, found)
+        return [
+            replace(
+                pod_class,
+                placement_key=pod_class.placement_key + signature,
+                keys=keys,
+                device_requests=device_requests[signature],
+            )
+            for signature, keys in parts.items()
+        ], failed
+
+    def room(
+        self, device_requests: DeviceRequests, names: Sequence[str], room: Indices, most: int
+    ) -> Indices:
+        """Return how many of such pods each node has devices for, of those it has room for."""
+        found = room.copy()
+        for index in np.flatnonzero(room).tolist():
+            limit = min(int(room[index]), most)
+            allocations = self._on_node(names[index], device_requests, limit, self.ledger.fork())
+            found[index] = allocations.count
+        return found
+
+    def put(self, device_requests: DeviceRequests, name: str, most: int) -> int:
+        """Give devices to at most so many pods that go to a node; return how many got theirs."""
+        allocations = self._on_node(name, device_requests, most, self.ledger)
+        self.settle(allocations, Reach(name))
+        self._held[(name, device_requests.signature)].extend(allocations.own)
+        return allocations.count
+
+    def take_off(self, device_requests: DeviceRequests, name: str, count: int) -> None:
+        """Give back what the last so many such pods of a node had to themselves."""
+        held = self._held[(name, device_requests.signature)]
+        for picks in (held.pop() for _ in range(min(count, len(held)))):
+            self.give_back(picks)
+
+    def give_back(self, picks: Iterable[Pick]) -> None:
+        """Hold devices for free again."""
+        for pick in picks:
+            if pick.takes:
+                self.ledger.give_back(pick.device, pick.share)
+        self._hopeless.clear()
+
+    def settle(self, allocations: Allocations, location: ClaimLocation) -> None:
+        """Keep in mind where claims are that others share."""
+        for key, picks in allocations.shared.items():
+            # A device that belongs to no node can be used from all that reach it.
+            apart = [pick.device for pick in picks]
+            if all(one.is_published and not one.reach.node for one in apart):
+                met = tuple(sorted({part for one in apart for part in one.reach.labels}, key=str))
+                self.shared_claim_locations[key] = Reach(labels=met)
+            else:
+                self.shared_claim_locations[key] = location
+
+    def serve(
+        self,
+        device_requests: DeviceRequests,
+        usable: UsableDevices,
+        ledger: Ledger,
+        most: int,
+        located: Iterable[str] = (),
+    ) -> Allocations:
+        """Give devices to at most so many pods on one node; claims `located` have theirs already.
+
+        Raises:
+            AllocationError: it cannot be told whether there are enough.
+
+        """
+        allocations = Allocations()
+        missing = [key for key in device_requests.common if key not in located]
+        while allocations.count < most:
+            if not missing and not device_requests.own:
+                allocations.count = most
+                break
+            asked = [*(self._common[key] for key in missing), *device_requests.own]
+            try:
+                picks = allocate(asked, usable, ledger)
+            except AllocationError:
+                if allocations.count:
+                    break  # those before have theirs
+                raise
+            if picks is None:
+                break
+            for place, key in enumerate(missing):
+                allocations.shared[key] = tuple(pick for pick in picks if pick.claim == place)
+            allocations.own.append(tuple(pick for pick in picks if pick.claim >= len(missing)))
+            allocations.count += 1
+            missing = []
+        return allocations
+
+    def asked(self, device_requests: DeviceRequests) -> list[ClaimRequests]:
+        """Return the claims that are still to be allocated."""
+        return [*(self._common[key] for key in device_requests.common), *device_requests.own]
+
+    def usable(self, node: StateNode) -> UsableDevices:
+        """Return what a node can use: what is published, and what it will have once it is ready."""
+        known = self._usable_known.get(node.name)
+        if known is None:
+            known = self.inventory.on(node.name, _labels(node))
+            if not node.initialized:
+                shown = {one.driver for one in known.devices if one.reach.node == node.name}
+                coming = self.promised(node.labels.get(labels.INSTANCE_TYPE, ""), node.name)
+                rest = tuple(one for one in coming if one.driver not in shown)
+                known = UsableDevices(known.devices + rest, known.flaw)
+            self._usable_known[node.name] = known
+        return known
+
+    def promised(self, type_name: str, place: str) -> tuple[Device, ...]:
+        """Return what a node of a type will have; nothing where that is malformed."""
+        found = self._types.get(type_name)
+        return promised(found.dynamic_resources, place) if found is not None else ()
+
+    def _on_node(
+        self, name: str, device_requests: DeviceRequests, most: int, ledger: Ledger
+    ) -> Allocations:
+        if (name, device_requests.signature) in self._hopeless:
+            return Allocations()
+        node = self._nodes[name]
+        known = self.shared_claim_locations
+        given = [known[key] for key in device_requests.common if key in known]
+        met = _labels(node)
+        if not all(
+            isinstance(one, Reach) and one.includes(name, met)
+            for one in (*device_requests.reach, *given)
+        ):
+            return Allocations()
+        try:
+            allocations = self.serve(
+                device_requests, self.usable(node), ledger, most, self.shared_claim_locations
+            )
+        except AllocationError as exc:
+            self.troubles[device_requests.signature] = f"node {name}: {exc}"
+            allocations = Allocations()
+        if not allocations.count and most:
+            self._hopeless.add((name, device_requests.signature))
+        return allocations
+
+    def _expect(self, pod: Pod) -> None:
+        """Set devices aside for a pod that was promised a node and is not allocated any yet."""
+        try:
+            self.put(self._device_requests(pod), pod.spec.node_name, 1)
+        except ValueError:
+            return  # it will be told when it waits again
+
+    def _device_requests(self, pod: Pod) -> DeviceRequests:
+        own: list[tuple[bytes, ClaimRequests]] = []
+        common: list[str] = []
+        reach: list[Reach] = []
+        for key, of_pod in _named(pod):
+            claim = self._claims.get(key)
+            if claim is None:
+                raise AllocationError(_missing(key, of_pod))
+            if claim.metadata.is_deleting:
+                raise AllocationError(f"resource claim {key} is being deleted")
+            allocation = claim.status.allocation
+            if allocation is not None and not self._is_free(claim):
+                selector = allocation.node_selector
+                reach.append(EVERYWHERE if selector is None else reach_of(selector))
+                continue
+            read = self._read(claim)
+            if self._users[key] > 1:
+                self._common[key] = read[1]
+                common.append(key)
+            else:
+                own.append(read)
+        signature = repr(([text for text, _ in own], sorted(common), [str(one) for one in reach]))
+        return DeviceRequests(
+            own=tuple(one for _, one in own),
+            common=tuple(sorted(common)),
+            reach=tuple(reach),
+            signature=signature.encode(),
+        )
+
+    def _read(self, claim: ResourceClaim) -> tuple[bytes, ClaimRequests]:
+        text = msgspec.msgpack.encode(claim.spec, order="deterministic")
+        if text not in self._read_claims:
+            try:
+                self._read_claims[text] = read_claim(claim.spec, self._classes)
+            except AllocationError as exc:
+                raise AllocationError(f"resource claim {_key(claim)}: {exc}") from exc
+        return text, self._read_claims[text]
+
+    def _is_here(self, one: ResourceSlice) -> bool:
+        """Whether the slice belongs to a node that stays, or to none."""
+        owners = [ref.name for ref in one.metadata.owner_references if ref.kind == "Node"]
+        return all(name in self._nodes for name in (*owners, one.spec.node_name) if name)
+
+    def _is_free(self, claim: ResourceClaim) -> bool:
+        """Whether all who use an allocated claim are on the move."""
+        users = claim.status.reserved_for
+        return bool(users) and all(
+            one.resource == "pods" and f"{claim.metadata.namespace}/{one.name}" in self._moving
+            for one in users
+        )
+
+    def _given(self) -> Ledger:
+        ledger = Ledger()
+        for key in sorted(self._claims):
+            claim = self._claims[key]
+            if claim.status.allocation is None or self._is_free(claim):
+                continue
+            for one in claim.status.allocation.devices.results:
+                place = ("", one.driver, one.pool, one.device)
+                device = self.inventory.by_key.get(place)
+                if device is not None and not one.admin_access:
+                    amounts = parsed(one.consumed_capacity)
+                    ledger.take(device, {device.full(name): n for name, n in amounts.items()})
+        return ledger
+
+
+def _key(claim: ResourceClaim) -> str:
+    return f"{claim.metadata.namespace}/{claim.metadata.name}"
+
+
+def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
+    """Return the claims of a pod by key, each once; its status names those made for it."""
+    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+    found: dict[str, PodResourceClaim] = {}
+    for one in pod.spec.resource_claims:
+        name = one.resource_claim_name
+        if name is None and one.name in made:
+            name = made[one.name]
+            if name is None:
+                continue  # the template's controller has found that none is needed
+        found.setdefault(f"{pod.metadata.namespace}/{name or ''}", one)
+    return list(found.items())
+
+
+def _missing(key: str, of_pod: PodResourceClaim) -> str:
+    if of_pod.resource_claim_name is None and key.endswith("/"):
+        template = of_pod.resource_claim_template_name
+        return f"resource claim {of_pod.name} has not been made from template {template} yet"
+    return f"resource claim {key} does not exist"
+
+
+def _labels(node: StateNode) -> Mapping[str, str]:
+    return {labels.HOSTNAME: node.name, **node.labels}

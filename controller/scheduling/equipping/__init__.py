@@ -1,1 +1,0 @@
-"""Nodes that have the devices their pods claim."""

@@ -1,0 +1,67 @@
+"""How many more volumes each node that exists can attach."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from controller.apis.pods import Pod
+from controller.scheduling.arrays import Indices
+from controller.scheduling.pods.volumes import VolumeError, VolumeIndex, Volumes
+from controller.state.nodes import StateNode
+from controller.state.snapshot import Snapshot
+
+
+class Attachments:
+    """How many volumes of each driver each node holds, and may hold."""
+
+    def __init__(
+        self,
+        nodes: Sequence[StateNode],
+        *,
+        snapshot: Snapshot,
+        running: Sequence[Pod],
+        index: VolumeIndex,
+    ) -> None:
+        """Count what running pods have attached; nodes are in the order of their arrays."""
+        names = {one.name: place for place, one in enumerate(nodes)}
+        self._limits: dict[str, dict[int, int]] = defaultdict(dict)
+        for csi_node in snapshot.csi_nodes:
+            place = names.get(csi_node.metadata.name)
+            for driver in csi_node.spec.drivers:
+                count = driver.allocatable.count if driver.allocatable is not None else None
+                if place is not None and count is not None:
+                    self._limits[driver.name][place] = count
+        self._attached: dict[tuple[int, str], set[str]] = defaultdict(set)
+        for pod in running if self._limits else ():
+            if pod.spec.volumes and pod.spec.node_name in names:
+                try:
+                    held = index.of(pod.metadata.namespace, index.settled(pod).spec)
+                except VolumeError:
+                    continue  # it runs: whatever is wrong with its claims is past
+                self.put(names[pod.spec.node_name], held, [pod.key])
+
+    def room(self, volumes: Volumes, room: Indices) -> Indices:
+        """Return how many pods with these volumes each node can still attach for."""
+        found = room.copy()
+        for driver, limits in self._limits.items():
+            named = {name for one, name in volumes.named if one == driver}
+            born = dict(volumes.born).get(driver, 0)
+            if not named and not born:
+                continue
+            for place, limit in limits.items():
+                attached = self._attached[(place, driver)]
+                spare = limit - len(attached) - len(named - attached)
+                many = spare // born if born else int(found[place])
+                found[place] = min(int(found[place]), many) if spare >= 0 else 0
+        return np.maximum(found, 0)
+
+    def put(self, place: int, volumes: Volumes, keys: Sequence[str]) -> None:
+        """Attach the volumes of pods that went to a node."""
+        for driver, name in volumes.named:
+            self._attached[(place, driver)].add(name)
+        for driver, count in volumes.born:
+            for key in keys:
+                self._attached[(place, driver)].update(f"{key}#{n}" for n in range(count))

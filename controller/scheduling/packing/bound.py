@@ -1,0 +1,325 @@
+"""A lower bound that knows that nodes and pods are whole.
+
+The fluid program buys nodes in fractions and fills them to the brim. Whole nodes have
+holes: of pods that ask for 4 CPUs, one with 7.9 CPUs holds one. What holds for whole pods
+is this (Chvátal and Gomory's rounding): divide what pods take and what a node has by any
+amount and round everything down, and what a node holds still adds up to no more than it
+has. The program starts without such inequalities; those that its answer breaks are let in,
+and it is solved again, until it breaks none.
+
+What adds up on a node is called a measure here: resources, roundings of them, and how many
+of a group a node takes. Axes: classes, kinds, measures, pools × limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import highspy
+import numpy as np
+
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.packing.fluid import add_columns, empty_program
+from controller.scheduling.packing.problem import NodeRules, PackingProblem
+
+ROUNDS = 500
+"""How often the program is solved at most; every time proves a bound."""
+
+TOLERANCE = 1e-7
+SAFETY = 1e-9
+"""What is taken off a bound, as a share, for rounding errors of sums."""
+
+MOST_SIZES, DEEPEST = 24, 5
+"""How many sizes of a resource are divisors, those of which most is asked, and into how
+many parts each is divided at most."""
+
+MANY_CLASSES = 150
+"""How many classes there may be for rules about sharing nodes to tell more of them apart."""
+
+PAIRS_AT_ONCE, CUTS_AT_ONCE, KINDS_AT_ONCE = 6, 3, 16
+"""How many pairs are let in for a class, inequalities for a kind, and kinds, in a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingCapacity:
+    """Nodes that exist: `room` (nodes × resources) and the classes that are `welcome` on some
+    of them. Together they count as one node that costs nothing.
+    """
+
+    room: Matrix
+    welcome: Mask
+
+
+def whole_bound(
+    problem: PackingProblem, existing: ExistingCapacity, *, expired: Callable[[], bool]
+) -> float:
+    """Return what no set of whole nodes for the demand costs less than, in $/h.
+
+    Of spreads over nodes it takes, as all of packing does, that a new node holds at most `maxSkew`
+    of their pods. Classes that may go nowhere are left aside. When `expired`, the best bound so far
+    is taken.
+    """
+    open_ = problem.allowed.any(axis=1) | existing.welcome
+    if not problem.demand[open_].any():
+        return 0.0
+    merged = _merged(problem, existing, open_ & (problem.demand > 0))
+    return WholeProgram(*merged).bound(expired)
+
+
+def _merged(
+    problem: PackingProblem, existing: ExistingCapacity, among: Mask
+) -> tuple[PackingProblem, ExistingCapacity]:
+    """Make one of the classes that differ in nothing but whom they may share a node with, as
+    few as need be: rules that ask for the fewest nodes are forgotten first, those about
+    pods of other rules at once.
+    """
+    rules = problem.rules
+    members = rules.owned & rules.counted
+    limit = np.where(rules.repels, 1.0, rules.limit)
+    order = np.argsort(-(members @ problem.demand) / limit, kind="stable")
+    base = np.column_stack([problem.sizes, np.packbits(problem.allowed, axis=1), existing.welcome])[
+        among
+    ]
+    for kept in range(len(order), -1, -1):
+        keys = np.column_stack([base, members[order[:kept]][:, among].T])
+        _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        if len(first) <= MANY_CLASSES:
+            break
+    chosen, groups = np.flatnonzero(among)[first], order[:kept]
+    both = members[np.ix_(groups, chosen)]
+    demand = np.bincount(which.reshape(-1), weights=problem.demand[among]).astype(np.int64)
+    one = replace(
+        problem,
+        demand=demand,
+        sizes=problem.sizes[chosen],
+        penalty=problem.penalty[chosen],
+        allowed=problem.allowed[chosen],
+        labelled=problem.labelled[chosen],
+        rules=NodeRules(both, both, limit[groups], rules.repels[groups]),
+    )
+    return one, ExistingCapacity(existing.room, existing.welcome[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class CutMeasures:
+    """`taken`: classes × measures, what one pod takes; `held`: kinds × measures, what one
+    node has. The first `resources` of them are the resources themselves.
+    """
+
+    taken: Matrix
+    held: Matrix
+    resources: int
+
+
+def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeasures:
+    """Find what adds up on nodes; the last kind is what stands already."""
+    asked = problem.demand > 0
+    room = np.concatenate([problem.room, existing.room])
+    taken, held = [problem.sizes], [room]
+    for r in range(problem.sizes.shape[1]):
+        divisors = _divisors(problem.sizes[asked, r], problem.demand[asked])
+        taken.append(np.floor(problem.sizes[:, r, None] / divisors))
+        held.append(np.floor(room[:, r, None] / divisors))
+    rules = problem.rules
+    taken.append(rules.counted.T.astype(np.float64))
+    # On nodes that exist a spread is even at any height.
+    kinds, anyhow = len(problem.room), np.where(rules.repels, 1.0, float(problem.demand.sum()))
+    exists = np.arange(len(room))[:, None] >= kinds
+    held.append(np.where(exists, anyhow, rules.limit))
+    every = np.concatenate(held, axis=1)
+    every = np.concatenate([every[:kinds], every[kinds:].sum(axis=0, keepdims=True)])
+    scale = np.maximum(every.max(axis=0, initial=0.0), 1.0)
+    return CutMeasures(np.concatenate(taken, axis=1) / scale, every / scale, problem.sizes.shape[1])
+
+
+def _divisors(sizes: Vector, demand: Indices) -> Vector:
+    """Return the amounts by which a resource is divided: parts of the sizes that pods have."""
+    distinct, which = np.unique(sizes, return_inverse=True)
+    amount = np.bincount(which.reshape(-1), weights=sizes * demand)
+    most = np.argsort(-amount, kind="stable")[:MOST_SIZES]
+    chosen = distinct[most][distinct[most] > 0]
+    # A hair less, so that what goes into a size so many times does so in floats too.
+    return np.unique(chosen[:, None] / np.arange(1, DEEPEST + 1)) * (1 - 1e-12)
+
+
+class WholeProgram:
+    """The fluid program with the inequalities that its own answers ask for.
+
+    Columns: a class's pods that are left out, then kinds and pairs of class and kind as they
+    are let in. Rows: classes, limits, then pairs of kind and measure. `_column_of` (kinds)
+    and `_row_of` (kinds × measures) number those that were let in; −1: not yet.
+    """
+
+    def __init__(self, problem: PackingProblem, existing: ExistingCapacity) -> None:
+        """Lay out classes and limits; let in the kinds and pairs that look cheapest."""
+        self._demand = problem.demand.astype(np.float64)
+        self._measures = cut_measures(problem, existing)
+        # What stands can be had once, for nothing.
+        self._prices = np.append(problem.prices, 0.0)
+        self._allowed = np.column_stack([problem.allowed, existing.welcome])
+        self._allowed &= (self._demand > 0)[:, None]
+        kinds, limits = problem.consumption.shape
+        self._consumed = np.zeros((kinds + 1, limits + 1))
+        self._consumed[:kinds, :limits] = problem.consumption
+        self._consumed[kinds, limits] = 1.0
+        self._headroom = np.append(problem.headroom, 1.0)
+        held = self._measures.held
+        self._twins = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
+        self._column_of = np.full(len(held), -1, dtype=np.int64)
+        self._row_of = np.full(held.shape, -1, dtype=np.int64)
+        self._pair_class, self._pair_kind, self._pair_column = np.zeros((3, 0), dtype=np.int64)
+        self._paired = np.zeros_like(self._allowed)
+        self._model = empty_program()
+        self._lay_out()
+        likely = self._promising()
+        self._add_kinds(np.asarray(likely.any(axis=0)))
+        self._add_pairs(likely)
+
+    def bound(self, expired: Callable[[], bool]) -> float:
+        """Solve until nothing is missing; return the best bound that was proven."""
+        best = 0.0
+        for _ in range(ROUNDS):
+            self._model.run()
+            solution = self._model.getSolution()
+            duals = np.array(solution.row_dual)
+            worth = np.maximum(duals[: len(self._demand)], 0.0)
+            scarcity = np.maximum(-duals[len(worth) : len(worth) + len(self._headroom)], 0.0)
+            prices = np.where(self._row_of >= 0, np.maximum(-duals[self._row_of], 0.0), 0.0)
+            cost, quality = self._cost(prices, self._prices + self._consumed @ scarcity, worth)
+            values = np.where(self._allowed, cost, np.inf).min(axis=1)
+            values[self._demand <= 0] = 0.0
+            proven = float(self._demand @ values - self._headroom @ scarcity)
+            best = max(best, proven * (1 - SAFETY))
+            if expired():
+                break
+            wanted = self._wanted(cost, worth)
+            if wanted.any():
+                self._add_pairs(wanted)
+                continue
+            broken, missing = self._broken(np.array(solution.col_value)), self._missing(quality)
+            if not (broken.any() or missing.any()):
+                break
+            self._add_rows(broken)
+            self._add_kinds(missing)
+        return best
+
+    def _cost(self, prices: Matrix, budget: Vector, worth: Vector) -> tuple[Matrix, Vector]:
+        """Return what a pod's part of a node costs (classes × kinds), where no kind is worth
+        more than its budget, and how much of their `worth` classes keep there (kinds).
+
+        A kind that is not in the program is priced like the one in it that fits best. Whatever
+        the prices are, no pods are served for less.
+        """
+        inside = np.flatnonzero(self._column_of >= 0)
+        prices = prices[inside]
+        whole = self._measures.held @ prices.T  # kinds × those in the program
+        fair = np.minimum(budget[:, None] / np.maximum(whole, 1e-15), 1.0)
+        cost = self._measures.taken @ prices.T
+        some = worth[:, None] > TOLERANCE**2
+        kept = np.where(some, np.minimum(cost / np.where(some, worth[:, None], 1.0), 1.0), 1.0)
+        packed = np.packbits(self._allowed, axis=0)
+        _, firsts, sign = np.unique(packed, axis=1, return_index=True, return_inverse=True)
+        least = [kept[self._allowed[:, first]].min(axis=0, initial=1.0) for first in firsts]
+        quality = fair * np.stack(least)[sign.reshape(-1)]
+        best = quality.argmax(axis=1)
+        best[inside] = np.arange(len(inside))
+        every = np.arange(len(best))
+        return cost[:, best] * fair[every, best], quality[every, best]
+
+    def _lay_out(self) -> None:
+        infinity = highspy.kHighsInf
+        none, empty = np.zeros(0, dtype=np.int32), np.zeros(0)
+        for amount in self._demand.tolist():
+            self._model.addRow(amount, infinity, 0, none, empty)
+        for amount in self._headroom.tolist():
+            self._model.addRow(-infinity, amount, 0, none, empty)
+        dearest = 10.0 * (float(self._prices.max()) + 1.0)
+        for row in range(len(self._demand)):
+            place = np.array([row], dtype=np.int32)
+            self._model.addCol(dearest, 0.0, infinity, 1, place, np.ones(1))
+        self._rows = len(self._demand) + len(self._headroom)
+        self._columns = len(self._demand)
+
+    def _promising(self) -> Mask:
+        """Mark, per class, the few kinds that look cheapest for it alone."""
+        real = slice(0, self._measures.resources)
+        taken, held = self._measures.taken[:, real], self._measures.held[:, real]
+        share = np.stack([(one / np.maximum(held, 1e-12)).max(axis=1) for one in taken])
+        return _few(share * self._prices, self._allowed, PAIRS_AT_ONCE)
+
+    def _wanted(self, cost: Matrix, worth: Vector) -> Mask:
+        """Mark the pairs that cost less than what the class is worth; the best few of each."""
+        inside = self._column_of >= 0
+        cheap = cost < (worth * (1 - TOLERANCE) - TOLERANCE**2)[:, None]
+        return _few(cost, cheap & inside & self._allowed & ~self._paired, PAIRS_AT_ONCE)
+
+    def _missing(self, quality: Vector) -> Mask:
+        """Mark the kinds for which the prices of none in the program will do."""
+        lacking = (self._column_of < 0) & (quality < 1 - TOLERANCE) & self._allowed.any(axis=0)
+        return np.asarray(_few(quality[None], lacking[None], KINDS_AT_ONCE)[0])
+
+    def _broken(self, bought: Vector) -> Mask:
+        """Mark the inequalities that the answer breaks, of each kind the few that it breaks
+        most, for all kinds of the same room.
+        """
+        used = np.zeros(self._measures.held.shape)
+        pods = bought[self._pair_column, None]
+        np.add.at(used, self._pair_kind, pods * self._measures.taken[self._pair_class])
+        nodes = np.where(self._column_of >= 0, bought[self._column_of], 0.0)
+        excess = used - self._measures.held * nodes[:, None]
+        new = (self._row_of < 0) & (excess > TOLERANCE)
+        worst = _few(-excess / np.maximum(used, 1e-12), new, CUTS_AT_ONCE)
+        found = np.zeros((int(self._twins.max()) + 1, worst.shape[1]), dtype=np.bool_)
+        kinds, broken = np.nonzero(worst)
+        found[self._twins[kinds], broken] = True
+        return found[self._twins] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
+
+    def _add_kinds(self, chosen: Mask) -> None:
+        """Let in kinds, each with its resources."""
+        limits = len(self._demand) + np.arange(len(self._headroom), dtype=np.int32)
+        for kind in np.flatnonzero(chosen).tolist():
+            consumed, price = self._consumed[kind], float(self._prices[kind])
+            some = consumed != 0
+            self._model.addCol(
+                price, 0.0, highspy.kHighsInf, int(some.sum()), limits[some], consumed[some]
+            )
+            self._column_of[kind] = self._columns
+            self._columns += 1
+        rows = np.zeros_like(self._row_of, dtype=np.bool_)
+        rows[chosen, : self._measures.resources] = True
+        self._add_rows(rows)
+
+    def _add_rows(self, chosen: Mask) -> None:
+        """Let in inequalities: one row per kind and measure."""
+        for kind, measure in zip(*np.nonzero(chosen), strict=True):
+            there = np.flatnonzero(self._pair_kind == kind)
+            amounts = self._measures.taken[self._pair_class[there], measure]
+            columns = self._pair_column[there[amounts != 0]]
+            columns = np.append(columns, self._column_of[kind]).astype(np.int32)
+            row = np.append(amounts[amounts != 0], -self._measures.held[kind, measure])
+            self._model.addRow(-highspy.kHighsInf, 0.0, len(row), columns, row)
+            self._row_of[kind, measure] = self._rows
+            self._rows += 1
+
+    def _add_pairs(self, chosen: Mask) -> None:
+        """Let classes use kinds: one column per pair."""
+        classes, kinds = np.nonzero(chosen)
+        count = len(classes)
+        self._paired |= chosen
+        self._pair_class = np.append(self._pair_class, classes)
+        self._pair_kind = np.append(self._pair_kind, kinds)
+        self._pair_column = np.append(self._pair_column, self._columns + np.arange(count))
+        self._columns += count
+        rows = np.column_stack([classes, self._row_of[kinds]])
+        amounts = np.column_stack([np.ones(count), self._measures.taken[classes]])
+        add_columns(self._model, rows, np.where(rows >= 0, amounts, 0.0))
+
+
+def _few(cost: Matrix, among: Mask, most: int) -> Mask:
+    """Mark the cheapest of each row, at most so many, among those marked."""
+    cost = np.where(among, cost, np.inf)
+    few = min(most, cost.shape[1])
+    chosen = np.zeros_like(among)
+    np.put_along_axis(chosen, np.argpartition(cost, few - 1, axis=1)[:, :few], True, axis=1)
+    return chosen & among

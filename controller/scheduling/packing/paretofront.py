@@ -1,0 +1,77 @@
+"""Which kinds of node are worth a look."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+
+CHUNK = 64
+MOST_KINDS = 40
+"""How many kinds that differ only in size and price are looked at before a ladder of
+prices is enough. A packed node is bought as the cheapest type that holds its pods,
+whatever kind it was packed as, so that little is lost."""
+
+NO_KINDS: Indices = np.zeros(0, dtype=np.int64)
+
+
+def undominated(
+    allowed: Mask, labelled: Mask, prices: Vector, room: Matrix, consumption: Matrix
+) -> tuple[Indices, Indices]:
+    """Return the kinds worth a look, and those that are worth one to a proof.
+
+    `allowed` and `labelled` are classes × kinds, with and without regard to size. Among
+    kinds that differ in nothing but size and price, one is left out when another is
+    no dearer, no smaller, and draws no more on the limits; and where very many stay, those
+    are left out too, but not to a proof, that have their like among the others.
+    """
+    useful = np.flatnonzero(allowed.any(axis=0))
+    _, sign = np.unique(np.packbits(labelled[:, useful], axis=0), axis=1, return_inverse=True)
+    merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
+    every, kept = [NO_KINDS], [NO_KINDS]
+    for number in range(int(sign.max(initial=-1)) + 1):
+        inside = useful[sign.reshape(-1) == number]
+        best = pareto_front(inside[np.argsort(prices[inside], kind="stable")], merit)
+        every.append(best)
+        kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=1.12))
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))
+
+
+def pareto_front(ordered: Indices, merit: Matrix) -> Indices:
+    """Return those that no other beats or equals in every merit; `ordered` by the first."""
+    kept = ordered[:0]
+    for start in range(0, len(ordered), CHUNK):
+        block = ordered[start : start + CHUNK]
+        beaten = _no_better(merit[block], merit[kept]).any(axis=1)
+        block = block[~beaten]
+        better = _no_better(merit[block], merit[block])
+        # Of equals the first stays.
+        better &= np.tri(len(block), k=-1, dtype=np.bool_) | ~better.T
+        kept = np.concatenate([kept, block[~better.any(axis=1)]])
+    return kept
+
+
+def _no_better(one: Matrix, other: Matrix) -> Mask:
+    """Mark, one × other, where the other is at least as good in every merit."""
+    found = np.ones((len(one), len(other)), dtype=np.bool_)
+    for merit in range(one.shape[1]):
+        found &= other[None, :, merit] >= one[:, None, merit]
+    return found
+
+
+def thinned(ordered: Indices, prices: Vector, room: Matrix, *, limit: int, step: float) -> Indices:
+    """Keep a ladder of prices within each shape of machine, if there are more than `limit`.
+
+    On every rung stays the kind that gives most for its price.
+    """
+    if len(ordered) <= limit:
+        return ordered
+    price = np.maximum(prices[ordered], 1e-12)
+    size = np.maximum(room[ordered, :2], 1e-9)
+    shape = np.round(2 * np.log2(size[:, 0] / size[:, 1]))
+    rung = np.floor(np.log(price) / np.log(step))
+    merit = (size / size.max(axis=0)).sum(axis=1) / price
+    order = np.lexsort((-merit, rung, shape))
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (shape[order][1:] != shape[order][:-1]) | (rung[order][1:] != rung[order][:-1])
+    return np.sort(ordered[order[first]])

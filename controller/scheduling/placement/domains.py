@@ -1,0 +1,99 @@
+"""Which domains are open to pending pods, and what must be counted in them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.scheduling.arrays import Indices, Mask
+from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.nodes.existing import ExistingNodes
+from controller.scheduling.pods.groups import Eligibility, PendingGroup
+from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.spread import DomainOption, Rules
+
+
+class Domains:
+    """The domains of nodes that exist and of those that can be made."""
+
+    def __init__(self, nodes: ExistingNodes, launch_options: LaunchOptions) -> None:
+        """Any domain may be opened that anybody could open."""
+        self._nodes, self._launch_options = nodes, launch_options
+        self._opening: Mask | None = None
+        self._rules: dict[Eligibility, Rules] = {}
+        self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
+
+    def settle(self, opening: Mask) -> None:
+        """Count from now on only the domains that these variants open."""
+        self._opening = opening
+        self._rules.clear()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known which variants open domains."""
+        return self._opening is not None
+
+    def left_open(self, eligible: Mask) -> Mask:
+        """Return those of these variants that open domains."""
+        return eligible if self._opening is None else eligible & self._opening
+
+    def rules(self, pending: PendingGroup) -> Rules:
+        """Return what domains must heed for pending pods."""
+        known = self._rules.get(pending.eligibility)
+        if known is None:
+            known = self._rules[pending.eligibility] = self._read_rules(pending.eligibility)
+        return known
+
+    def _read_rules(self, eligibility: Eligibility) -> Rules:
+        counting = tuple(one for one in eligibility.counted if not one.per_node)
+        shunned = tuple(
+            one for one in counting if one.kind is TopologyKind.ANTI_AFFINITY and one.hard
+        )
+        owned = tuple(
+            (group, group in eligibility.counted, self._universe(eligibility, group))
+            for group in eligibility.owned
+            if not group.per_node
+        )
+        targets = tuple(one for one in counting if one.kind is TopologyKind.AFFINITY and one.hard)
+        return Rules(owned, counting, shunned, targets)
+
+    def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:
+        """Return the domains whose counts a spread compares: of nodes that exist, and of
+        those that any pool could open, as far as its policies let them count.
+        """
+        mask = np.ones_like(eligibility.own_eligible)
+        if group.node_filter.alternatives is not None:
+            mask &= eligibility.own_eligible
+        if group.node_filter.tolerations is not None:
+            mask &= eligibility.tolerated
+        mask &= self.left_open(mask)
+        return tuple(sorted(group.universe | set(self._launch_options.values(group.key, mask))))
+
+    def options(
+        self, pending: PendingGroup, room: Indices, keys: tuple[str, ...]
+    ) -> tuple[list[DomainOption], list[Mask], list[Mask]]:
+        """Return the combinations of domains open to pending pods; variants and nodes of each."""
+        where = self._whereabouts(keys)
+        combinations = set(self._launch_options.combinations(pending.eligible, keys))
+        for one, spare in zip(where, room.tolist(), strict=True):
+            named = tuple(domain for domain in one if domain is not None)
+            if spare and len(named) == len(keys):
+                combinations.add(named)
+        options, masks, members = [], [], []
+        for combination in sorted(combinations):
+            pins = tuple(zip(keys, combination, strict=True))
+            mask = self._launch_options.pinned(pending.eligible, pins)
+            inside = np.array([one == combination for one in where], dtype=np.bool_)
+            price = self._launch_options.unit_price(mask, pending.size)
+            spare = int(np.minimum(room[inside], pending.number).sum()) if where else 0
+            options.append(DomainOption(pins, spare, np.isfinite(price), price))
+            masks.append(mask)
+            members.append(inside)
+        return options, masks, members
+
+    def _whereabouts(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
+        """Return the domains in which each node that exists lies."""
+        known = self._where.get(keys)
+        if known is None:
+            found = zip(*(self._nodes.domains(key) for key in keys), strict=True)
+            known = self._where[keys] = list(found)
+        return known

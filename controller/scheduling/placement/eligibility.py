@@ -1,0 +1,171 @@
+"""Where pods may go: their constraints against what can be bought and what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from controller.apis.taints import Toleration
+from controller.constraints.requirements import Requirements, agreement, conjunction
+from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated
+from controller.scheduling.arrays import Mask, Vector
+from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.dra.dynamicresources import DynamicResources
+from controller.scheduling.nodes.existing import ExistingNodes
+from controller.scheduling.pods.classes import PodClass
+from controller.scheduling.pods.groups import Eligibility, PendingGroup, topology_groups_of
+from controller.scheduling.pods.preferences import PodConstraints
+from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
+
+
+class EligibilityReader:
+    """Reads constraints; `names` are the solve's resources. Equal ones are read once."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        variants: Variants,
+        nodes: ExistingNodes,
+        groups: TopologyGroups,
+        devices: DynamicResources,
+        *,
+        launch_options: LaunchOptions,
+        names: Sequence[str],
+    ) -> None:
+        """Nothing has been read yet."""
+        self._catalog, self._variants, self._nodes = catalog, variants, nodes
+        self._groups, self._devices = groups, devices
+        self._launch_options, self._names = launch_options, names
+        weight_of_pool = np.array([pool.weight for pool in catalog.pools], dtype=np.int64)
+        self.weight_of_variant = weight_of_pool[variants.pool_of_variant]
+        self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
+        self._selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = {}
+        self._eligibilities: dict[int, Eligibility] = {}
+
+    def pending(
+        self, pod_class: PodClass, constraints: PodConstraints, keys: Sequence[str]
+    ) -> PendingGroup:
+        """Make pods of a class ready for placement, in the pools of the greatest weight."""
+        eligibility = self._eligibilities.get(id(constraints))
+        if eligibility is None:
+            eligibility = self._eligibilities[id(constraints)] = self._eligibility(
+                pod_class, constraints
+            )
+        pending = PendingGroup(
+            pod_class=pod_class,
+            eligibility=eligibility,
+            keys=list(keys),
+            owned=eligibility.owned,
+            size=size_of(pod_class, self._names),
+            eligible=np.zeros_like(eligibility.eligible),
+            tiers=(),
+        )
+        pending.tiers = self._weights(pending)
+        self.next_tier(pending)
+        return pending
+
+    def next_tier(self, pending: PendingGroup) -> bool:
+        """Turn to the pools of the next lower weight; False when there are none."""
+        if not pending.tiers:
+            return False
+        tier, *rest = pending.tiers
+        pending.eligible = pending.eligibility.eligible & (self.weight_of_variant == tier)
+        pending.tiers = tuple(rest)
+        return True
+
+    def _weights(self, pending: PendingGroup) -> tuple[int, ...]:
+        """Return the weights of the pools that could make a node for such pods, greatest first."""
+        key = (pending.eligibility.eligible.tobytes(), pending.size.tobytes())
+        known = self._tiers.get(key)
+        if known is None:
+            kinds = self._launch_options.fitting_kinds(pending.eligibility.eligible, pending.size)
+            pools = np.unique(self._variants.pool_of_variant[self._variants.variant_of[kinds]])
+            weights = {self._catalog.pools[pool].weight for pool in pools.tolist()}
+            known = self._tiers[key] = tuple(sorted(weights, reverse=True))
+        return known
+
+    def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
+        liked = self._variants.meeting(constraints.liked)
+        alternatives = new_node_alternatives(pod_class, constraints, self._devices)
+        variants_by_alternative = tuple(self._variants.meeting(one) & liked for one in alternatives)
+        eligible = self._meeting_any(variants_by_alternative)
+        own_eligible = eligible
+        if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
+            own_eligible = self._meeting_any(
+                [self._variants.meeting(one) & liked for one in constraints.strict]
+            )
+        hardened = (*constraints.tolerations, TOLERATE_PREFERENCES)
+        # What devices there are on nodes that exist is another matter.
+        reached = (
+            alternatives
+            if pod_class.device_requests is None
+            else alternatives_of(pod_class, constraints)
+        )
+        wanted = [agreement(one, constraints.liked) for one in reached]
+        nodes = self._nodes.meeting([one for one in wanted if one is not None])
+        nodes &= self._nodes.tolerated(hardened)
+        return Eligibility(
+            constraints=constraints,
+            owned=topology_groups_of(pod_class, constraints, self._groups),
+            counted=self._counting(pod_class),
+            alternatives=alternatives,
+            variants_by_alternative=variants_by_alternative,
+            own_eligible=own_eligible,
+            tolerated=self._tolerated(hardened),
+            eligible=eligible
+            & self._tolerated(constraints.tolerations)
+            & self._variants.free(pod_class.ports),
+            nodes=nodes,
+        )
+
+    def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
+        """Mark the variants of pools whose taints are all tolerated."""
+        pools = [untolerated(pool.taints, tolerations) is None for pool in self._catalog.pools]
+        return np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
+
+    def _meeting_any(self, variants_by_alternative: Sequence[Mask]) -> Mask:
+        eligible = np.zeros(len(self._variants.pool_of_variant), dtype=np.bool_)
+        for meeting in variants_by_alternative:
+            eligible |= meeting
+        return eligible
+
+    def _counting(self, pod_class: PodClass) -> tuple[TopologyGroup, ...]:
+        key = (pod_class.namespace, tuple(sorted(pod_class.labels.items())))
+        known = self._selecting.get(key)
+        if known is None:
+            found = self._groups.selecting(pod_class.namespace, pod_class.labels)
+            known = self._selecting[key] = tuple(self._groups.all[index] for index in found)
+        return known
+
+
+def new_node_alternatives(
+    pod_class: PodClass, constraints: PodConstraints, devices: DynamicResources
+) -> tuple[Requirements, ...]:
+    """Return the alternatives of a new node: where it may be, and with which devices."""
+    alternatives = alternatives_of(pod_class, constraints)
+    if pod_class.device_requests is None:
+        return alternatives
+    return tuple(
+        conjunction(*pair)
+        for pair in product(alternatives, devices.alternatives(pod_class.device_requests))
+    )
+
+
+def alternatives_of(pod_class: PodClass, constraints: PodConstraints) -> tuple[Requirements, ...]:
+    """Return the alternatives of selector and affinity, crossed with those of volumes."""
+    if pod_class.volumes.alternatives == ({},):
+        return constraints.strict
+    return tuple(
+        conjunction(one, reach)
+        for one in constraints.strict
+        for reach in pod_class.volumes.alternatives
+    )
+
+
+def size_of(pod_class: PodClass, names: Sequence[str]) -> Vector:
+    """Return what a pod of the class asks for, along resource names."""
+    return np.array([pod_class.requests.get(name, 0) for name in names], dtype=np.float64)

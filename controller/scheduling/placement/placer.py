@@ -1,0 +1,230 @@
+"""Choosing domains for pods, filling the nodes that exist, and taking pods back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from controller.scheduling.arrays import Indices, Mask, Matrix
+from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.catalog.limits import LimitHeadroom
+from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.dra.dynamicresources import DynamicResources
+from controller.scheduling.nodes.attachments import Attachments
+from controller.scheduling.nodes.existing import ExistingNodes
+from controller.scheduling.nodes.occupancy import ExistingOccupancy
+from controller.scheduling.placement.colocation import colocate
+from controller.scheduling.placement.domains import Domains
+from controller.scheduling.pods.groups import PendingGroup, PodGroup
+from controller.scheduling.topology.groups import TopologyGroup, TopologyKind, domain_of
+from controller.scheduling.topology.spread import Pins, Rules, assign, is_misplaced, record
+
+NEW_NODE = "a new node"
+"""The domain under which a company that starts on a new node is counted."""
+
+
+class Placer:
+    """Places pending groups in turn: on nodes that exist, the rest in pod groups to be packed.
+
+    `existing` has the pods of each node; `filled` those of this round that can be taken back,
+    with the places of their nodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        headroom: LimitHeadroom,
+        nodes: ExistingNodes,
+        occupancy: ExistingOccupancy,
+        attachments: Attachments,
+        devices: DynamicResources,
+        domains: Domains,
+        launch_options: LaunchOptions,
+        variants: Variants,
+        room: Matrix,
+    ) -> None:
+        """Nothing is placed yet; `room` is kinds × the solve's resources."""
+        self._headroom, self._nodes, self._occupancy = headroom, nodes, occupancy
+        self._attachments, self._devices = attachments, devices
+        self._domains = domains
+        self._launch_options, self._room, self._variants = launch_options, room, variants
+        self.existing: defaultdict[str, list[str]] = defaultdict(list)
+        self.filled: list[tuple[PodGroup, int]] = []
+        self._no_room = np.zeros(len(nodes), dtype=np.int64)
+
+    def placed(
+        self, waiting: Sequence[PendingGroup], pod_groups: list[PodGroup]
+    ) -> tuple[list[PendingGroup], list[PendingGroup]]:
+        """Place pending groups in turn; return those with pods left over, and those held back.
+
+        Pods that found no place may find one when they ask for less. Until that is settled
+        nobody may take what they could have: no less important pods where limits make
+        pods compete, and no buffers, whose room is what is left.
+        """
+        failed: list[PendingGroup] = []
+        held: list[PendingGroup] = []
+        compete = bool(len(self._headroom.left))
+        for pending in sorted(
+            waiting, key=lambda one: (one.is_room, one.follows, one.pod_class.index)
+        ):
+            if any(one.precedes(pending, compete=compete) for one in failed):
+                held.append(pending)
+            else:
+                self._place(pending, pod_groups, failed)
+        return failed, held
+
+    def _place(
+        self, pending: PendingGroup, pod_groups: list[PodGroup], failed: list[PendingGroup]
+    ) -> None:
+        room = self._no_room
+        if len(self._nodes):
+            room = self._occupancy.room(pending, self._nodes.holds(pending.size))
+            room = self._attachments.room(pending.pod_class.volumes, room)
+            room = self._devices.room(pending, self._nodes.all, room)
+        rules = self._domains.rules(pending)
+        if pending.wants_company:
+            self._place_in_company(pending, room, rules, pod_groups)
+        elif not rules.keys:
+            self._fill_nodes(pending, room, np.ones(len(self._nodes), dtype=np.bool_), rules)
+            if pending.number and self._launch_options.launchable(pending.eligible, pending.size):
+                pod_groups.append(
+                    PodGroup(pending, (), pending.take(pending.number), pending.eligible)
+                )
+        else:
+            self._place_in_domains(pending, room, rules, pod_groups)
+        if pending.number:
+            failed.append(pending)
+
+    def _place_in_company(
+        self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]
+    ) -> None:
+        """Place pods that must share a node with others: on nodes that have those, with
+        pod groups bound for new nodes, or, when they only look for their own, together.
+        """
+        everywhere = np.ones(len(self._nodes), dtype=np.bool_)
+        self._fill_nodes(pending, room, everywhere, rules)
+        if not pending.number:
+            return
+        sought = [
+            one for one in pending.owned if one.per_node and one.kind is TopologyKind.AFFINITY
+        ]
+        colocate(pending, pod_groups, sought, self._room, self._variants)
+        alone = all(group in pending.counted and not group.total for group in sought)
+        hosts = [one for one in pod_groups if all(group in one.pending.counted for group in sought)]
+        if not pending.number or not alone or hosts:
+            return
+        self._start_company(pending, rules, pod_groups, sought)
+
+    def _start_company(
+        self,
+        pending: PendingGroup,
+        rules: Rules,
+        pod_groups: list[PodGroup],
+        sought: Sequence[TopologyGroup],
+    ) -> None:
+        alone = replace(pending, owned=tuple(one for one in pending.owned if one not in sought))
+        room = self._occupancy.room(alone, self._nodes.holds(pending.size))
+        together = self._most_together(pending)
+        if len(room) and room.max() >= min(together, pending.number) > 0:
+            chosen = np.arange(len(room)) == int((room >= min(room.max(), pending.number)).argmax())
+            self._fill_nodes(pending, room, chosen, rules)
+        elif together:
+            count = min(together, pending.number)
+            pod_groups.append(
+                PodGroup(pending, (), pending.take(count), pending.eligible, unit=count)
+            )
+            for group in sought:
+                group.counts[NEW_NODE] += count
+
+    def _most_together(self, pending: PendingGroup) -> int:
+        """Return how many of these pods one new node can hold, by size and by rules."""
+        kinds = self._launch_options.fitting_kinds(pending.eligible, pending.size)
+        asked = pending.size > 0
+        if not len(kinds):
+            return 0
+        most = int(np.floor(self._room[kinds][:, asked] / pending.size[asked]).min(axis=1).max())
+        for group in pending.owned:
+            if group.per_node and group in pending.counted and group.kind is TopologyKind.SPREAD:
+                most = min(most, group.max_skew)
+        return most
+
+    def _place_in_domains(
+        self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]
+    ) -> None:
+        options, masks, members = self._domains.options(pending, room, rules.keys)
+        assign(pending.number, options, rules)
+        for option, mask, inside in zip(options, masks, members, strict=True):
+            before = pending.number
+            self._fill_nodes(pending, room, inside, None, most=option.taken, pins=option.pins)
+            rest = option.taken - (before - pending.number)
+            if rest:
+                pod_groups.append(PodGroup(pending, option.pins, pending.take(rest), mask))
+
+    def _fill_nodes(
+        self,
+        pending: PendingGroup,
+        room: Indices,
+        inside: Mask,
+        rules: Rules | None,
+        most: int | None = None,
+        pins: Pins = (),
+    ) -> None:
+        """Put pods on nodes in order; `rules` counts them in their domains, if given.
+
+        Those counted already, in the domains `pins`, can be taken back.
+        """
+        if not len(room):
+            return
+        left = pending.number if most is None else min(most, pending.number)
+        for index in np.flatnonzero((room > 0) & inside).tolist():
+            if not left:
+                return
+            count = min(int(room[index]), left)
+            node = self._nodes.all[index]
+            count = self._devices.put(pending, node, count)
+            if not count:
+                continue
+            taken = pending.take(count)
+            self.existing[node.name].extend(taken)
+            self._attachments.put(index, pending.pod_class.volumes, taken)
+            self._nodes.put(index, pending.size * count, pending.pod_class.ports)
+            self._occupancy.put(pending, index, count)
+            left -= count
+            if rules is not None:
+                where = ((one.key, domain_of(node, one.key)) for one in rules.counting)
+                known = {key: domain for key, domain in where if domain is not None}
+                record(rules, tuple(sorted(known.items())), count)
+            if pins:
+                self.filled.append((PodGroup(pending, pins, list(taken), pending.eligible), index))
+
+    def withdrawn(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
+        """Count pods no longer where they were to go; return them as a pending group."""
+        self._devices.release(pod_group)
+        record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
+        for group in pod_group.pending.owned:
+            if pod_group.unit > 1 and group.per_node and group.kind is TopologyKind.AFFINITY:
+                group.counts[NEW_NODE] -= len(keys)
+        return replace(pod_group.pending, keys=list(keys))
+
+    def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
+        """Return how many of these pods must go for the others to be where they may."""
+        rules, count = self._domains.rules(pod_group.pending), 0
+        while count < len(keys) and is_misplaced(pod_group.pins, rules):
+            record(rules, pod_group.pins, -1)
+            count += 1
+        record(rules, pod_group.pins, count)
+        return count
+
+    def off_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
+        """Take the last so many pods of a pod group off the node that it filled."""
+        pending, taken = pod_group.pending, pod_group.keys[-count:]
+        del pod_group.keys[-count:]
+        held = self.existing[self._nodes.all[index].name]
+        held[:] = [key for key in held if key not in taken]
+        self._nodes.put(index, -pending.size * count, ())
+        self._occupancy.put(pending, index, -count)
+        self._devices.take_off(pending, self._nodes.all[index], count)
+        return self.withdrawn(pod_group, taken)

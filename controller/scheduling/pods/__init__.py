@@ -1,0 +1,1 @@
+"""What waits: pods that are equal are one class; what they need, prefer and claim."""

@@ -1,0 +1,1 @@
+"""Rules about where pods lie with respect to one another, and what they count."""

@@ -1,0 +1,305 @@
+"""Topology groups: which pods are counted, over which domains.
+
+A group is one rule shared by all pods that state it the same way. It counts the
+pods it selects per domain (value of its key), those that run and those placed in
+this solve.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from controller.apis import labels
+from controller.apis.meta import LabelSelector, LabelSelectorRequirement
+from controller.apis.pods import Pod, PodAffinityTerm, TopologySpreadConstraint
+from controller.apis.taints import Toleration
+from controller.apis.workloads import Namespace
+from controller.constraints import requirements, selectors
+from controller.constraints.requirements import Requirements
+from controller.constraints.taints import untolerated
+from controller.state.nodes import StateNode
+
+LabelItems = tuple[tuple[str, str], ...]
+"""Labels in a form that can be looked up."""
+
+
+class TopologyKind(Enum):
+    """What a group asks of its owners."""
+
+    SPREAD = "spread"
+    AFFINITY = "affinity"
+    ANTI_AFFINITY = "anti-affinity"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """Which nodes a spread constraint looks at."""
+
+    alternatives: tuple[Requirements, ...] | None
+    tolerations: tuple[Toleration, ...] | None
+
+    def admits(self, node: StateNode) -> bool:
+        """Whether the node counts for the constraint."""
+        own = node.node or node.claim
+        if self.tolerations is not None and own is not None:
+            hard = [one for one in own.spec.taints if one.effect != "PreferNoSchedule"]
+            if untolerated(hard, self.tolerations) is not None:
+                return False
+        return self.alternatives is None or any(
+            requirements.met_by_labels(one, node.labels) for one in self.alternatives
+        )
+
+
+@dataclass(eq=False, slots=True)
+class TopologyGroup:
+    """One rule and its counts per domain; `owners` counts the pods that state it.
+
+    `hard` when some pod requires it, rather than prefers it; `universe` are the domains
+    of the nodes that exist.
+    """
+
+    index: int
+    kind: TopologyKind
+    key: str
+    namespaces: frozenset[str]
+    selector: LabelSelector | None
+    max_skew: int = 1
+    min_domains: int = 0
+    hard: bool = False
+    node_filter: NodeFilter = field(default_factory=lambda: NodeFilter(None, None))
+    counts: Counter[str] = field(default_factory=Counter)
+    owners: Counter[str] = field(default_factory=Counter)
+    universe: set[str] = field(default_factory=set)
+
+    @property
+    def per_node(self) -> bool:
+        """Whether its domains are the nodes themselves."""
+        return self.key == labels.HOSTNAME
+
+    @property
+    def total(self) -> int:
+        """How many pods it counts anywhere."""
+        return sum(self.counts.values())
+
+    def selects(self, namespace: str, values: Mapping[str, str]) -> bool:
+        """Whether it counts a pod of this namespace with these labels."""
+        return namespace in self.namespaces and selectors.selects(self.selector, values)
+
+    def admits(self, domain: str, *, own: bool, least: int) -> bool:
+        """Whether one more owner may go to a domain, given the least count anywhere."""
+        count = self.counts[domain]
+        if self.kind is TopologyKind.SPREAD:
+            return count + own - least <= self.max_skew
+        if self.kind is TopologyKind.ANTI_AFFINITY:
+            return count == 0
+        return count > 0
+
+
+class TopologyGroups:
+    """All groups of a solve, each made once however many pods state it."""
+
+    def __init__(self, namespaces: Sequence[Namespace]) -> None:
+        """Start without groups; namespaces answer namespace selectors."""
+        self.all: list[TopologyGroup] = []
+        self._namespaces = {one.metadata.name: one.metadata.labels for one in namespaces}
+        self._known: dict[tuple[object, ...], TopologyGroup] = {}
+
+    def spread(
+        self,
+        constraint: TopologySpreadConstraint,
+        *,
+        namespace: str,
+        own_labels: Mapping[str, str],
+        alternatives: tuple[Requirements, ...],
+        tolerations: tuple[Toleration, ...],
+    ) -> TopologyGroup:
+        """Return the group of a spread constraint as this pod states it."""
+        honors_affinity = constraint.node_affinity_policy != "Ignore"
+        honors_taints = constraint.node_taints_policy == "Honor"
+        node_filter = NodeFilter(
+            alternatives if honors_affinity and any(alternatives) else None,
+            tolerations if honors_taints else None,
+        )
+        selector = selectors.with_labels(
+            constraint.label_selector, _same_values(constraint.match_label_keys, own_labels, "In")
+        )
+        return self._group(
+            TopologyKind.SPREAD,
+            constraint.topology_key,
+            frozenset({namespace}),
+            selector,
+            constraint.max_skew,
+            constraint.min_domains or 0,
+            node_filter,
+        )
+
+    def affinity(
+        self,
+        term: PodAffinityTerm,
+        *,
+        kind: TopologyKind,
+        namespace: str,
+        own_labels: Mapping[str, str],
+    ) -> TopologyGroup:
+        """Return the group of an affinity or anti-affinity term as this pod states it."""
+        selector = selectors.with_labels(
+            term.label_selector,
+            [
+                *_same_values(term.match_label_keys, own_labels, "In"),
+                *_same_values(term.mismatch_label_keys, own_labels, "NotIn"),
+            ],
+        )
+        return self._group(
+            kind,
+            term.topology_key,
+            self._namespaces_of(term, namespace),
+            selector,
+            1,
+            0,
+            NodeFilter(None, None),
+        )
+
+    def of_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
+        """Add the required anti-affinity of pods that run, and count its owners per domain."""
+        by_name = {one.node.metadata.name: one for one in nodes if one.node is not None}
+        for pod in pods:
+            affinity = pod.spec.affinity
+            if affinity is None or affinity.pod_anti_affinity is None or not is_counted(pod):
+                continue
+            node = by_name.get(pod.spec.node_name)
+            for term in affinity.pod_anti_affinity.required:
+                group = self.affinity(
+                    term,
+                    kind=TopologyKind.ANTI_AFFINITY,
+                    namespace=pod.metadata.namespace,
+                    own_labels=pod.metadata.labels,
+                )
+                group.hard = True
+                domain = domain_of(node, group.key) if node is not None else None
+                if domain is not None:
+                    group.owners[domain] += 1
+
+    def selecting(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
+        """Return the indices of the groups that count such a pod."""
+        return tuple(one.index for one in self.all if one.selects(namespace, values))
+
+    def _namespaces_of(self, term: PodAffinityTerm, own: str) -> frozenset[str]:
+        if not term.namespaces and term.namespace_selector is None:
+            return frozenset({own})
+        named = set(term.namespaces)
+        if term.namespace_selector is not None:
+            named.update(
+                name
+                for name, values in self._namespaces.items()
+                if selectors.selects(term.namespace_selector, values)
+            )
+            if selectors.canonical(term.namespace_selector) == ((), ()):
+                named.add(own)
+        return frozenset(named)
+
+    def _group(
+        self,
+        kind: TopologyKind,
+        key: str,
+        namespaces: frozenset[str],
+        selector: LabelSelector | None,
+        max_skew: int,
+        min_domains: int,
+        node_filter: NodeFilter,
+    ) -> TopologyGroup:
+        key = labels.normalized(key)
+        identity = (
+            kind,
+            key,
+            namespaces,
+            selectors.canonical(selector),
+            max_skew,
+            min_domains,
+            _filter_identity(node_filter),
+        )
+        known = self._known.get(identity)
+        if known is None:
+            known = TopologyGroup(
+                len(self.all),
+                kind,
+                key,
+                namespaces,
+                selector,
+                max_skew,
+                min_domains,
+                node_filter=node_filter,
+            )
+            self._known[identity] = known
+            self.all.append(known)
+        return known
+
+
+def domain_of(node: StateNode, key: str) -> str | None:
+    """Return where a node lies under a key; its name is its hostname unless labelled."""
+    if key == labels.HOSTNAME:
+        return node.labels.get(key, node.name)
+    return node.labels.get(key)
+
+
+def count_running(
+    groups: Iterable[TopologyGroup], pods: Sequence[Pod], nodes: Sequence[StateNode]
+) -> None:
+    """Count the pods that run, and open the domains of the nodes that exist or are coming.
+
+    Finished and leaving pods do not count; pods whose node is unknown neither.
+    """
+    by_name = {node.node.metadata.name: node for node in nodes if node.node is not None}
+    placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
+    for pod in pods:
+        if is_counted(pod) and pod.spec.node_name in by_name:
+            kind = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
+            placed[kind][pod.spec.node_name] += 1
+    for group in groups:
+        admitted = {node.name: node for node in nodes if group.node_filter.admits(node)}
+        for node in admitted.values():
+            domain = domain_of(node, group.key)
+            if domain is not None:
+                group.universe.add(domain)
+        for (namespace, values), where in placed.items():
+            if not group.selects(namespace, dict(values)):
+                continue
+            for name, count in where.items():
+                domain = domain_of(admitted[name], group.key) if name in admitted else None
+                if domain is not None:
+                    group.counts[domain] += count
+
+
+def is_counted(pod: Pod) -> bool:
+    """Whether a bound pod still matters to topology."""
+    return not pod.metadata.is_deleting and pod.status.phase not in {"Succeeded", "Failed"}
+
+
+def _same_values(
+    keys: Sequence[str], values: Mapping[str, str], operator: str
+) -> list[LabelSelectorRequirement]:
+    return [
+        LabelSelectorRequirement(key=key, operator=operator, values=[values[key]])
+        for key in keys
+        if key in values
+    ]
+
+
+def _filter_identity(node_filter: NodeFilter) -> tuple[object, ...]:
+    alternatives = (
+        None
+        if node_filter.alternatives is None
+        else tuple(
+            tuple(sorted(one.items(), key=lambda item: item[0])) for one in node_filter.alternatives
+        )
+    )
+    tolerations = (
+        None
+        if node_filter.tolerations is None
+        else tuple(
+            (one.key, one.operator, one.value, one.effect) for one in node_filter.tolerations
+        )
+    )
+    return (alternatives, tolerations)

@@ -1,0 +1,119 @@
+"""A recorded world is read whole, or refused with the object and the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.offline.wirevalues import WorldError
+from controller.offline.world import load, types_file
+
+POD = {"metadata": {"name": "web", "namespace": "default"}, "spec": {}}
+TYPE = {"name": "t", "capacity": {"cpu": "2"}, "offerings": []}
+CLASS = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "n"}
+POOL: dict[str, Any] = {
+    "metadata": {"name": "default"},
+    "spec": {"template": {"spec": {"nodeClassRef": CLASS}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        ({"instanceTypes": []}, "pods: required"),
+        ({"pods": []}, "instanceTypes: required"),
+        ({"pods": [], "instanceTypes": [], "nods": []}, "nods: not a part of a world"),
+        ({"pods": {}, "instanceTypes": []}, "pods: {}: expected a list"),
+        (
+            {"pods": [POD, {**POD, "spec": {"containers": 3}}], "instanceTypes": []},
+            r"pods\[1\] default/web: spec.containers: Expected `array`",
+        ),
+        (
+            {"pods": [], "instanceTypes": [{**TYPE, "capacity": {"cpu": "two"}}]},
+            r"instanceTypes\[0\] t: capacity.cpu: 'two' is not a quantity",
+        ),
+        ({"pods": [], "instanceTypes": {"path": "x"}}, "instanceTypes: expected a list, or"),
+        ({"pods": [], "instanceTypes": [], "settings": []}, "settings: expected an object"),
+        (
+            {
+                "pods": [],
+                "instanceTypes": [
+                    {**TYPE, "requirements": [{"key": "k", "operator": "Near", "values": []}]}
+                ],
+            },
+            r"requirements\[0\]: k: operator 'Near'",
+        ),
+    ],
+)
+def test_what_is_malformed_is_named(world: dict[str, Any], words: str) -> None:
+    with pytest.raises(WorldError, match=words):
+        load(world)
+
+
+def test_bound_pods_run_and_the_others_wait_unless_finished_or_daemons() -> None:
+    bound = {"metadata": {"name": "bound"}, "spec": {"nodeName": "n"}}
+    done = {"metadata": {"name": "done"}, "spec": {}, "status": {"phase": "Failed"}}
+    daemon = {"metadata": {"name": "d", "ownerReferences": [{"kind": "DaemonSet"}]}, "spec": {}}
+
+    world = load({"pods": [POD, bound, done, daemon], "instanceTypes": []})
+
+    assert [pod.metadata.name for pod in world.pods] == ["web"]
+    assert [pod.metadata.name for pod in world.snapshot.pods] == ["bound"]
+
+
+def test_a_priority_class_gives_pods_their_priority() -> None:
+    named = {**POD, "spec": {"priorityClassName": "high"}}
+    classes = [
+        {"metadata": {"name": "high"}, "value": 1000},
+        {"metadata": {"name": "low"}, "value": 7, "globalDefault": True},
+    ]
+
+    world = load({"pods": [named, POD], "instanceTypes": [], "priorityClasses": classes})
+
+    assert [pod.spec.priority for pod in world.pods] == [1000, 7]
+
+
+def test_pools_that_cannot_serve_take_no_part() -> None:
+    static = {**POOL, "metadata": {"name": "static"}, "spec": {**POOL["spec"], "replicas": 2}}
+    unready = {
+        **POOL,
+        "metadata": {"name": "unready"},
+        "status": {"conditions": [{"type": "Ready", "status": "False"}]},
+    }
+    neighbours = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "n"}
+    foreign = {
+        "metadata": {"name": "foreign"},
+        "spec": {"template": {"spec": {"nodeClassRef": neighbours}}},
+    }
+    pools = [POOL, static, unready, foreign]
+
+    world = load({"pods": [], "instanceTypes": [TYPE], "nodePools": pools})
+
+    assert [pool.metadata.name for pool in world.snapshot.node_pools] == ["default"]
+    assert [one.name for one in world.snapshot.instance_types["default"]] == ["t"]
+
+
+def test_types_may_come_from_a_kwok_file() -> None:
+    terms = [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]},
+        {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]},
+    ]
+    rows = [
+        {
+            "name": "m5.large",
+            "architecture": "amd64",
+            "operatingSystems": ["linux"],
+            "resources": {"cpu": "2", "memory": "8Gi"},
+            "offerings": [{"Price": 0.05, "Available": False, "Requirements": terms}],
+        }
+    ]
+    world = {"pods": [], "instanceTypes": {"file": "types.json"}, "nodePools": [POOL]}
+
+    assert types_file(world) == "types.json"
+    found = load(world, types=rows).snapshot.instance_types["default"][0]
+
+    assert found.offerings[0].available
+    assert found.offerings[0].capacity_type == "spot"
+    assert found.allocatable["cpu"] == 1900
+    assert found.capacity["pods"] == 110_000

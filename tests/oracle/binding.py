@@ -1,0 +1,396 @@
+"""Pods bound one after the other, through those filters of kube-scheduler that look at others.
+
+kube-scheduler decides about one pod at a time, and what it finds depends on who came
+before: a spread counts also pods that state no spread, so that an owner may still go
+where, once they are there, it could not. It takes pods in an order of its own and tries
+those again that it refused. A plan is right when some order binds everybody.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.oracle.machines import HOSTNAME, Machine
+from tests.oracle.rules import (
+    REQUIRED,
+    Labels,
+    Object,
+    key_of,
+    node_selected,
+    selected,
+    tolerates,
+)
+
+Assigned = tuple[Object, Machine]
+
+ORDERS = 6
+"""How many orders of binding are tried before a placement counts as impossible."""
+
+
+def terms_of(pod: Object, kind: str) -> list[Object]:
+    """Return the required terms of `podAffinity` or `podAntiAffinity`."""
+    affinity = pod["spec"].get("affinity") or {}
+    found: list[Object] = affinity.get(kind, {}).get(REQUIRED, [])
+    return found
+
+
+class Lookup:
+    """Which pods a term or a constraint of a pod means; remembered."""
+
+    def __init__(self, world: Object) -> None:
+        """Read the labels of namespaces."""
+        self._namespaces = {
+            one["metadata"]["name"]: {
+                "kubernetes.io/metadata.name": one["metadata"]["name"],
+                **one["metadata"].get("labels", {}),
+            }
+            for one in world.get("namespaces", [])
+        }
+        self._known: dict[tuple[int, int], bool] = {}
+        self._counted: dict[tuple[Hashable, int], bool] = {}
+        self._ledgers: dict[int, Hashable] = {}
+
+    def term(self, owner: Object, term: Object, other: Object) -> bool:
+        """Whether an affinity term of the owner means the other pod."""
+        key = (id(term), id(other))
+        if key not in self._known:
+            self._known[key] = self._term(owner, term, other)
+        return self._known[key]
+
+    def _term(self, owner: Object, term: Object, other: Object) -> bool:
+        own = owner["metadata"].get("namespace", "default")
+        theirs = other["metadata"].get("namespace", "default")
+        names, chosen = term.get("namespaces") or [], term.get("namespaceSelector")
+        if not names and chosen is None:
+            names = [own]
+        inside = theirs in names or (
+            chosen is not None and selected(self._namespaces.get(theirs, {}), chosen)
+        )
+        labels = other["metadata"].get("labels") or {}
+        return (
+            inside
+            and selected(labels, term.get("labelSelector"))
+            and self._label_keys(owner, term, labels)
+        )
+
+    def _label_keys(self, owner: Object, term: Object, labels: Labels) -> bool:
+        own = owner["metadata"].get("labels") or {}
+        alike = all(
+            labels.get(key) == own[key] for key in term.get("matchLabelKeys") or [] if key in own
+        )
+        unlike = all(
+            labels.get(key) != own[key] for key in term.get("mismatchLabelKeys") or [] if key in own
+        )
+        return alike and unlike
+
+    def ledger(self, owner: Object, constraint: Object) -> Hashable:
+        """Return what tells constraints apart in whom they count, and on which nodes."""
+        known = self._ledgers.get(id(constraint))
+        if known is None:
+            own, spec = owner["metadata"].get("labels") or {}, owner["spec"]
+            honors = [
+                constraint.get("nodeAffinityPolicy", "Honor") == "Honor"
+                and [spec.get("nodeSelector"), (spec.get("affinity") or {}).get("nodeAffinity")],
+                constraint.get("nodeTaintsPolicy") == "Honor" and spec.get("tolerations"),
+            ]
+            keys = sorted(one["topologyKey"] for one in hard_spreads(owner))
+            alike = {key: own.get(key) for key in constraint.get("matchLabelKeys") or []}
+            namespace = owner["metadata"].get("namespace", "default")
+            stated = [namespace, constraint, honors, keys, alike]
+            known = self._ledgers[id(constraint)] = json.dumps(stated, sort_keys=True)
+        return known
+
+    def constraint(self, owner: Object, constraint: Object, other: Object) -> bool:
+        """Whether a spread constraint of the owner counts the other pod."""
+        key = (self.ledger(owner, constraint), id(other))
+        if key not in self._counted:
+            labels = other["metadata"].get("labels") or {}
+            self._counted[key] = (
+                owner["metadata"].get("namespace", "default")
+                == other["metadata"].get("namespace", "default")
+                and selected(labels, constraint.get("labelSelector"))
+                and self._label_keys(owner, constraint, labels)
+            )
+        return self._counted[key]
+
+
+class Play:
+    """Pods being bound to machines, one after the other."""
+
+    def __init__(self, machines: Sequence[Machine], lookup: Lookup) -> None:
+        """Begin with what runs."""
+        self._machines = machines
+        self._lookup = lookup
+        self._ledgers: dict[Hashable, Ledger] = {}
+        self.bound: list[Assigned] = []
+        self._repelling: list[tuple[Object, Machine, Object]] = []
+        for machine in machines:
+            for pod in machine.pods:
+                if not pod["metadata"].get("deletionTimestamp"):
+                    self.bind(pod, machine)
+
+    def bind(self, pod: Object, machine: Machine) -> None:
+        """Bind a pod."""
+        self.bound.append((pod, machine))
+        self._repelling += [(pod, machine, term) for term in terms_of(pod, "podAntiAffinity")]
+        for ledger in self._ledgers.values():
+            ledger.enter(pod, machine, self._lookup)
+
+    def refusal(self, pod: Object, machine: Machine) -> str | None:
+        """Say why the pod may not go there now, if so."""
+        return (
+            self._repelled(pod, machine) or self._alone(pod, machine) or self._skewed(pod, machine)
+        )
+
+    def _repelled(self, pod: Object, machine: Machine) -> str | None:
+        for term in terms_of(pod, "podAntiAffinity"):
+            for other, place in self.bound:
+                if self._together(machine, place, term) and self._lookup.term(pod, term, other):
+                    return f"anti-affinity to {key_of(other)} by {term['topologyKey']}"
+        for other, place, term in self._repelling:
+            if self._together(machine, place, term) and self._lookup.term(other, term, pod):
+                return f"anti-affinity of {key_of(other)} by {term['topologyKey']}"
+        return None
+
+    @staticmethod
+    def _together(one: Machine, other: Machine, term: Object) -> bool:
+        value = one.labels.get(term["topologyKey"])
+        return value is not None and value == other.labels.get(term["topologyKey"])
+
+    def _alone(self, pod: Object, machine: Machine) -> str | None:
+        terms = terms_of(pod, "podAffinity")
+        if not terms:
+            return None
+        if any(term["topologyKey"] not in machine.labels for term in terms):
+            return "the node lacks a label of its affinity"
+        company = [
+            place
+            for other, place in self.bound
+            if all(self._lookup.term(pod, term, other) for term in terms)
+        ]
+        near = all(any(self._together(machine, place, term) for place in company) for term in terms)
+        first = not any(
+            term["topologyKey"] in place.labels for place in company for term in terms
+        ) and all(self._lookup.term(pod, term, pod) for term in terms)
+        if near or first:
+            return None
+        return f"nobody of its affinity by {', '.join(t['topologyKey'] for t in terms)} is there"
+
+    def _skewed(self, pod: Object, machine: Machine) -> str | None:
+        for one in hard_spreads(pod):
+            key = one["topologyKey"]
+            if key not in machine.labels:
+                return f"the node lacks {key} of its spread"
+            ledger = self.ledger(pod, one)
+            skew = ledger.skew(machine, own=self._lookup.constraint(pod, one, pod))
+            if skew > one["maxSkew"]:
+                return f"skew {skew} by {key} over {dict(ledger.counts)}"
+        return None
+
+    def ledger(self, pod: Object, constraint: Object) -> Ledger:
+        """Return whom a constraint of a pod counts, and where, as things stand."""
+        identity = self._lookup.ledger(pod, constraint)
+        found = self._ledgers.get(identity)
+        if found is None:
+            key, keys = constraint["topologyKey"], {c["topologyKey"] for c in hard_spreads(pod)}
+            found = self._ledgers[identity] = Ledger(
+                pod,
+                constraint,
+                {
+                    one.name: one.labels[key]
+                    for one in self._machines
+                    if keys <= one.labels.keys() and _counted(pod, constraint, one)
+                },
+            )
+            found.counts.update(dict.fromkeys(found.domains.values(), 0))
+            for other, place in self.bound:
+                found.enter(other, place, self._lookup)
+        return found
+
+
+@dataclass(eq=False, slots=True)
+class Ledger:
+    """Whom a constraint of its owner counts: per domain, on the nodes that have one."""
+
+    owner: Object
+    constraint: Object
+    domains: Mapping[str, str]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, pod: Object, machine: Machine, lookup: Lookup) -> None:
+        """Count a pod that is bound, if the constraint does."""
+        domain = self.domains.get(machine.name)
+        if domain is not None and lookup.constraint(self.owner, self.constraint, pod):
+            self.counts[domain] += 1
+
+    def skew(self, machine: Machine, *, own: bool) -> int:
+        """Return how uneven it were with one more owner there; `own` if it counts itself."""
+        domain = self.domains.get(machine.name)
+        if domain is None:
+            return 0
+        few = len(self.counts) < (self.constraint.get("minDomains") or 1)
+        return self.counts[domain] + own - (0 if few else min(self.counts.values()))
+
+
+def hard_spreads(pod: Object) -> list[Object]:
+    """Return the spread constraints that must be met."""
+    return [
+        one
+        for one in pod["spec"].get("topologySpreadConstraints") or []
+        if one["whenUnsatisfiable"] == "DoNotSchedule"
+    ]
+
+
+def _counted(pod: Object, constraint: Object, machine: Machine) -> bool:
+    """Whether the policies of a constraint let a node's pods count."""
+    if constraint.get("nodeAffinityPolicy", "Honor") == "Honor" and not node_selected(
+        pod, machine.labels, machine.name
+    ):
+        return False
+    return constraint.get("nodeTaintsPolicy", "Ignore") == "Ignore" or tolerates(
+        pod, machine.taints
+    )
+
+
+def is_choosy(pod: Object) -> bool:
+    """Whether a pod minds which others are where."""
+    return bool(
+        hard_spreads(pod) or terms_of(pod, "podAffinity") or terms_of(pod, "podAntiAffinity")
+    )
+
+
+def bound_in_some_order(
+    machines: Sequence[Machine],
+    assigned: Sequence[Assigned],
+    lookup: Lookup,
+    chance: random.Random,
+) -> tuple[Play, list[tuple[Object, str]]]:
+    """Return the best order found, and the pods that it does not bind, with the reason."""
+    order = list(assigned)
+    # Mostly any order does, and that is found soonest.
+    best = Order(machines, order, lookup, careful=False).played()
+    for _ in range(ORDERS):
+        if not best[1]:
+            break
+        another = Order(machines, order, lookup, careful=True).played()
+        if len(another[1]) < len(best[1]):
+            best = another
+        chance.shuffle(order)
+    return best
+
+
+Owner = tuple[Ledger, bool]
+"""A spread as some pods state it, and whether it counts those pods themselves."""
+
+NOBODY: Counter[Owner] = Counter()
+
+
+class Order:
+    """An order being found.
+
+    First those who mind which others are in their zone, as far as they go, then one of those
+    who mind their neighbours on the node, then one of the others: each only changes for the
+    worse what those before it look at. If `careful`, nobody goes where a pod that is still to come
+    would then be refused by its spread; when nobody is left who is in no other's way, whoever
+    is in the way of fewest on the same node: whom others refuse on a node, they always will.
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        order: Sequence[Assigned],
+        lookup: Lookup,
+        *,
+        careful: bool,
+    ) -> None:
+        """Take pods of equal rank in this order."""
+        self._lookup, self._careful = lookup, careful
+        self._play = Play(machines, lookup)
+        self._waiting = sorted(order, key=lambda one: _rank(one[0]))
+        self._due: defaultdict[tuple[str, str], Counter[Owner]] = defaultdict(Counter)
+        for pod, machine in order:
+            for domain, owner in self._spread(pod, machine):
+                self._due[domain][owner] += 1
+
+    def played(self) -> tuple[Play, list[tuple[Object, str]]]:
+        """Bind all that can be bound; return who is stuck, and why."""
+        while self._harmless() or self._least_harmful():
+            pass
+        stuck = [(pod, self._play.refusal(pod, where) or "") for pod, where in self._waiting]
+        return self._play, stuck
+
+    def _harmless(self) -> bool:
+        """Bind who is in nobody's way: all of the first rank, and of others, as long as somebody
+        before them waits, only one.
+        """
+        waiting: list[Assigned] = []
+        found = False
+        for pod, machine in self._waiting:
+            taken = found and bool(waiting) and _rank(pod) > 0
+            if taken or any(self._harm(pod, machine)) or self._play.refusal(pod, machine):
+                waiting.append((pod, machine))
+            else:
+                self._bind(pod, machine)
+                found = True
+        self._waiting = waiting
+        return found
+
+    def _least_harmful(self) -> bool:
+        """Bind the pod that is least in the way; False if nobody can be bound any more."""
+        free = [n for n, one in enumerate(self._waiting) if self._play.refusal(*one) is None]
+        if free:
+            self._bind(*self._waiting.pop(min(free, key=self._cost)))
+        return bool(free)
+
+    def _cost(self, place: int) -> tuple[int, int, int]:
+        pod, machine = self._waiting[place]
+        on_node, elsewhere = self._harm(pod, machine)
+        return on_node, _rank(pod), elsewhere
+
+    def _bind(self, pod: Object, machine: Machine) -> None:
+        self._play.bind(pod, machine)
+        for domain, owner in self._spread(pod, machine):
+            self._due[domain][owner] -= 1
+
+    def _harm(self, pod: Object, machine: Machine) -> tuple[int, int]:
+        """Return how many who are still to come would be refused, by spreads over nodes, and
+        by others, which may find themselves even again.
+        """
+        if not self._careful:
+            return 0, 0
+        mine = set(self._spread(pod, machine))
+        harm = {True: 0, False: 0}
+        for domain in machine.labels.items():
+            for (ledger, own), number in self._due.get(domain, NOBODY).items():
+                others = number - ((domain, (ledger, own)) in mine)
+                if (
+                    others > 0
+                    and self._lookup.constraint(ledger.owner, ledger.constraint, pod)
+                    and ledger.skew(machine, own=own) + 1 > ledger.constraint["maxSkew"]
+                ):
+                    harm[domain[0] == HOSTNAME] += others
+        return harm[True], harm[False]
+
+    def _spread(self, pod: Object, machine: Machine) -> list[tuple[tuple[str, str], Owner]]:
+        """Return in which domains the pod minds how many are there, and by what measure."""
+        return [
+            (
+                (one["topologyKey"], machine.labels[one["topologyKey"]]),
+                (self._play.ledger(pod, one), self._lookup.constraint(pod, one, pod)),
+            )
+            for one in hard_spreads(pod)
+            if one["topologyKey"] in machine.labels
+        ]
+
+
+def _rank(pod: Object) -> int:
+    if terms_of(pod, "podAffinity") or any(
+        one["topologyKey"] != HOSTNAME
+        for one in (*hard_spreads(pod), *terms_of(pod, "podAntiAffinity"))
+    ):
+        return 0
+    return 1 if is_choosy(pod) else 2

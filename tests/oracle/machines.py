@@ -1,0 +1,112 @@
+"""Nodes as kube-scheduler sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.oracle.rules import Amounts, Object, Port, amounts
+
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A type and an offering with which the cloud may answer a claim."""
+
+    kind: Object
+    offering: Object
+
+
+@dataclass(slots=True)
+class Machine:
+    """A node, what daemons take there, and who runs there."""
+
+    name: str
+    labels: dict[str, str]
+    taints: Sequence[Object]
+    allocatable: Amounts
+    daemons: Amounts = field(default_factory=dict)
+    daemon_ports: tuple[Port, ...] = ()
+    attachable: dict[str, int] = field(default_factory=dict)
+    pods: list[Object] = field(default_factory=list)
+
+
+def standing(world: Object) -> dict[str, Machine]:
+    """Return the nodes that exist, and those that are coming under their claim's name."""
+    claims = {
+        one["status"]["providerID"]: one
+        for one in world.get("nodeClaims", [])
+        if one.get("status", {}).get("providerID")
+    }
+    found: dict[str, Machine] = {}
+    for node in world.get("nodes", []):
+        claim = claims.pop(node["spec"].get("providerID", ""), None)
+        found[node["metadata"]["name"]] = _node_machine(node, claim)
+    for claim in claims.values():
+        name = claim["metadata"]["name"]
+        labels = {**claim["metadata"].get("labels", {}), HOSTNAME: name}
+        found[name] = Machine(
+            name,
+            with_aliases(labels),
+            claim["spec"].get("taints", []),
+            amounts(claim["status"].get("allocatable")),
+        )
+    for pod in world["pods"]:
+        machine = found.get(pod["spec"].get("nodeName", ""))
+        if machine and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            machine.pods.append(pod)
+    for one in world.get("csiNodes", []):
+        if machine := found.get(one["metadata"]["name"]):
+            machine.attachable = {
+                driver["name"]: driver["allocatable"]["count"]
+                for driver in one["spec"]["drivers"]
+                if driver.get("allocatable")
+            }
+    return found
+
+
+EPHEMERAL = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "karpenter.sh/unregistered",
+)
+
+
+def _node_machine(node: Object, claim: Object | None) -> Machine:
+    """Return a node as it will be once it is ready: what its start-up leaves behind is gone."""
+    name = node["metadata"]["name"]
+    labels = {HOSTNAME: name, **node["metadata"].get("labels", {})}
+    taints = list(node["spec"].get("taints", []))
+    allocatable = amounts(node["status"].get("allocatable"))
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    if node["spec"].get("unschedulable") and cordon not in taints:
+        taints.append(cordon)
+    if claim is not None and labels.get("karpenter.sh/initialized") != "true":
+        passing = [(one["key"], one["effect"]) for one in claim["spec"].get("startupTaints", [])]
+        taints = [
+            one
+            for one in taints
+            if one["key"] not in EPHEMERAL and (one["key"], one["effect"]) not in passing
+        ]
+        promised = amounts(claim["status"].get("allocatable"))
+        allocatable = {**promised, **{k: v for k, v in allocatable.items() if v}}
+    return Machine(name, with_aliases(labels), taints, allocatable)
+
+
+ALIASES = {
+    ZONE: "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
+    "kubernetes.io/arch": "beta.kubernetes.io/arch",
+    "kubernetes.io/os": "beta.kubernetes.io/os",
+    INSTANCE_TYPE: "beta.kubernetes.io/instance-type",
+}
+"""Old names of labels, which kubelets and cloud providers still write beside the new ones."""
+
+
+def with_aliases(labels: dict[str, str]) -> dict[str, str]:
+    """Add the old names of labels."""
+    return {**{old: labels[new] for new, old in ALIASES.items() if new in labels}, **labels}

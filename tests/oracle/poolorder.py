@@ -1,0 +1,196 @@
+"""Whether pools come in the order of their weights.
+
+A new node is of the heaviest pool that can make one for a pod, within its limits and whatever that
+costs. On a node of a lighter pool some pods must be there, because no heavier pool can make
+a node for them; others may join those as long as the node costs no more for it.
+
+Only what is certain is found: a pod that minds where others are, or that others mind, one that
+claims devices or prefers company, is taken to be where it must be; so is one whose
+wishes about nodes a heavier pool would grant less of.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tests.oracle.binding import hard_spreads, is_choosy, terms_of
+from tests.oracle.machines import INSTANCE_TYPE, Choice, Machine
+from tests.oracle.rules import (
+    ONE,
+    PREFERRED,
+    Amounts,
+    Object,
+    amounts,
+    clash,
+    matches,
+    node_selected,
+    plus,
+    ports,
+    tolerates,
+)
+
+if TYPE_CHECKING:
+    from tests.oracle.replay import Replay
+
+POOL_ORDER = "order of pools"
+RESERVATION = "karpenter.k8s.aws/capacity-reservation-id"
+
+
+class PoolOrder:
+    """The order of the pools in an answer; `drawn` is what counts against their limits."""
+
+    def __init__(self, replay: Replay, drawn: Mapping[str, Amounts]) -> None:
+        """Look at this answer."""
+        self._trial, self._drawn = replay, drawn
+        everyone = [pod for pod in replay.world["pods"] if is_choosy(pod)]
+        self._choosy = [*{_character(pod): pod for pod in everyone}.values()]
+        self._may_move: dict[tuple[str, int], bool] = {}
+
+    def strays(self, choices: Sequence[Sequence[Choice]]) -> Iterator[tuple[int, str]]:
+        """Yield the nodes that should not be of their pools, or not so dear, and why."""
+        weights = {name: _weight(pool) for name, pool in self._trial.pools.items()}
+        for index, (node, open_) in enumerate(
+            zip(self._trial.answer["newNodes"], choices, strict=True)
+        ):
+            weight = weights[node["nodePool"]]
+            heavier = [name for name in weights if weights[name] > weight]
+            if not heavier or RESERVATION in open_[0].offering["requirements"]:
+                continue
+            here = self._trial.launched(node, "here", open_[0], random.Random(0))
+            pods = self._trial.named(node["pods"])
+            stay = [pod for pod in pods if not self._may_leave(pod, here, heavier)]
+            if not stay:
+                yield index, f"a pool of {' or '.join(heavier)} could take any of its pods"
+            elif len(stay) < len(pods) and (less := self._alone(node, open_[0], stay)):
+                text = f"{open_[0].offering['price']} $/h with pods that a heavier pool could take"
+                yield index, f"{text}, {less} without"
+
+    def _may_leave(self, pod: Object, here: Machine, heavier: Sequence[str]) -> bool:
+        """Whether one of these pools could make a node for such a pod beside all others."""
+        if self._minds(pod):
+            return False
+        least = self._liking(pod, here)
+        return any(self._could_take(name, pod, least) for name in heavier)
+
+    def _minds(self, pod: Object) -> bool:
+        """Whether it matters to the pod or to others who is where."""
+        spec, lookup = pod["spec"], self._trial.lookup
+        affinity = spec.get("affinity") or {}
+        prefers = any(affinity.get(kind, {}).get(PREFERRED) for kind in PODS) or len(
+            spec.get("topologySpreadConstraints") or []
+        )
+        if is_choosy(pod) or prefers or spec.get("resourceClaims"):
+            return True
+        return any(
+            any(lookup.term(one, term, pod) for kind in PODS for term in terms_of(one, kind))
+            or any(lookup.constraint(one, spread, pod) for spread in hard_spreads(one))
+            for one in self._choosy
+        )
+
+    def _liking(self, pod: Object, machine: Machine) -> int:
+        """Return how much of what the pod wishes of nodes a machine grants."""
+        if self._trial.world.get("settings", {}).get("PREFERENCE_POLICY") == "Ignore":
+            return 0
+        wishes = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, [])
+        terms = [(one["weight"], one["preference"].get("matchExpressions")) for one in wishes]
+        return sum(weight for weight, term in terms if matches(machine.labels, term or []))
+
+    def _could_take(self, name: str, pod: Object, least: int) -> bool:
+        """Whether a pool could make a node for a pod now that grants at least so much."""
+        known = (f"{name} {_character(pod)}", least)
+        if known not in self._may_move:
+            self._may_move[known] = any(
+                self._liking(pod, machine) >= least and self._lets_in(machine, [pod])
+                for machine in self._machines(name)
+            )
+        return self._may_move[known]
+
+    def _machines(self, name: str) -> Iterator[Machine]:
+        """Yield what a pool could still buy; nothing where claims must keep a choice."""
+        pool = self._trial.pools[name]
+        template = pool["spec"]["template"]["spec"]
+        wanted = template.get("requirements") or []
+        if "replicas" in pool["spec"] or any(term.get("minValues") for term in wanted):
+            return
+        node = {"nodePool": name, "requirements": wanted}
+        limits = amounts(pool["spec"].get("limits"))
+        for kind in self._trial.types.values():
+            drawn = plus(self._drawn.get(name, {}), amounts(kind["capacity"]), {"nodes": ONE})
+            if any(drawn.get(resource, 0) > limit for resource, limit in limits.items()):
+                continue
+            for offering in kind["offerings"]:
+                reserved = RESERVATION in offering["requirements"]
+                if reserved or not self._trial.open(kind, offering, node):
+                    continue
+                choice = Choice(kind, offering)
+                machine = self._trial.launched(node, "elsewhere", choice, random.Random(0))
+                if matches(machine.labels, wanted):
+                    self._trial.with_daemons(machine)
+                    yield machine
+
+    def _lets_in(self, machine: Machine, pods: Sequence[Object]) -> bool:
+        """Whether pods that mind nobody can share a machine; taints that are soft keep out too."""
+        taints = [
+            {**one, "effect": "NoSchedule"} if one["effect"] == "PreferNoSchedule" else one
+            for one in machine.taints
+        ]
+        asked = plus(machine.daemons, *(self._trial.requests(pod) for pod in pods))
+        return all(
+            value <= machine.allocatable.get(key, 0) for key, value in asked.items()
+        ) and all(
+            node_selected(pod, machine.labels, machine.name)
+            and tolerates(pod, taints)
+            and self._trial.volumes.reachable(pod, machine)
+            and not clash(ports(pod), machine.daemon_ports)
+            for pod in pods
+        )
+
+    def _alone(self, node: Object, choice: Choice, stay: Sequence[Object]) -> float | None:
+        """Return what a cheaper node of the pool costs that takes these pods alone, in the same
+        place; None when there is none.
+        """
+        pool = self._trial.pools[node["nodePool"]]
+        wanted = pool["spec"]["template"]["spec"].get("requirements") or []
+        if any(term.get("minValues") for term in wanted):
+            return None
+        # What the cloud gives a node is of the type and its place, the rest as it was promised.
+        given = {one["key"] for one in choice.kind["requirements"]} | {
+            *choice.offering["requirements"],
+            INSTANCE_TYPE,
+        }
+        kept = [term for term in node["requirements"] if term["key"] not in given]
+        free = {**node, "requirements": [*wanted, *kept]}
+        limits, drawn = amounts(pool["spec"].get("limits")), amounts(choice.kind["capacity"])
+        for kind in self._trial.types.values():
+            draws = amounts(kind["capacity"])
+            if any(draws.get(resource, 0) > drawn.get(resource, 0) for resource in limits):
+                continue
+            for offering in kind["offerings"]:
+                if (
+                    offering["requirements"] == choice.offering["requirements"]
+                    and offering["price"] < choice.offering["price"] - 1e-9
+                    and self._trial.open(kind, offering, free)
+                ):
+                    found = Choice(kind, offering)
+                    machine = self._trial.launched(free, "alone", found, random.Random(0))
+                    self._trial.with_daemons(machine)
+                    if matches(machine.labels, wanted) and self._lets_in(machine, stay):
+                        return float(offering["price"])
+        return None
+
+
+PODS = ("podAffinity", "podAntiAffinity")
+
+
+def _weight(pool: Object) -> int:
+    weight: int = pool["spec"].get("weight") or 0
+    return weight
+
+
+def _character(pod: Object) -> str:
+    return json.dumps(
+        [pod["metadata"].get("namespace"), pod["metadata"].get("labels"), pod["spec"]]
+    )

@@ -1,0 +1,435 @@
+"""An answer played through.
+
+Nodes are launched as the cloud might (any type and offering that a claim leaves open), and
+pods are bound to them one after the other. An answer is right when some order binds every
+pod to the node it was promised, whichever machines the cloud hands out.
+
+What is checked beside: each waiting pod is answered exactly once, pools keep their
+limits and come in the order of their weights, `minValues` hold, and every price is that of the
+cheapest open offering.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tests.oracle.binding import Lookup, bound_in_some_order, hard_spreads
+from tests.oracle.machines import HOSTNAME, INSTANCE_TYPE, Choice, Machine, standing, with_aliases
+from tests.oracle.poolorder import POOL_ORDER, RESERVATION, PoolOrder
+from tests.oracle.rules import (
+    ONE,
+    Amounts,
+    Labels,
+    Object,
+    amounts,
+    clash,
+    key_of,
+    matches,
+    meets,
+    most,
+    node_selected,
+    plus,
+    ports,
+    requests,
+    tolerates,
+)
+from tests.oracle.volumes import Volumes
+
+NODE_POOL = "karpenter.sh/nodepool"
+
+MOST_TYPES = 600
+"""How many types a claim may name."""
+
+LAUNCHES = 3
+"""In how many ways the cloud is let choose, beside always the cheapest."""
+
+OPTIONS = 24
+"""How many types and offerings of a claim are looked at one by one, at most."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """A broken rule, what breaks it, and how."""
+
+    rule: str
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.rule}: {self.subject}: {self.text}"
+
+
+class Replay:
+    """An answer under examination."""
+
+    def __init__(self, world: Object, answer: Object, types: Sequence[Object]) -> None:
+        """Read both; `types` are the world's instance types written out."""
+        self.world, self.answer = world, answer
+        self.types = {one["name"]: one for one in types}
+        self.pools = {one["metadata"]["name"]: one for one in world.get("nodePools", [])}
+        self.pods = {key_of(pod): pod for pod in world["pods"] if not pod["spec"].get("nodeName")}
+        self.volumes, self.lookup = Volumes(world), Lookup(world)
+        self._asked: dict[int, Amounts] = {}
+        self._found: dict[tuple[str, str], Finding] = {}
+
+    def findings(self) -> list[Finding]:
+        """Return every broken rule found, once for each pod or node."""
+        self._everyone_once()
+        choices = [self._choices(index) for index in range(len(self.answer["newNodes"]))]
+        if self._found:
+            return sorted(self._found.values())
+        self._sums()
+        self._pool_rules(choices)
+        self._certain_domains(choices)
+        self._launches(choices)
+        return sorted(self._found.values())
+
+    def machines(self) -> list[Machine]:
+        """Return the new nodes as the cheapest machines allowed."""
+        chance = random.Random(0)
+        return [
+            self._machine(index, self._choices(index)[0], chance)
+            for index in range(len(self.answer["newNodes"]))
+        ]
+
+    def cheapest(self) -> list[tuple[Object, Machine]]:
+        """Return who is where, what runs already included, on the cheapest machines allowed."""
+        machines = standing(self.world)
+        placed = [(pod, machine) for machine in machines.values() for pod in machine.pods]
+        for name, keys in self.answer["existingNodes"].items():
+            placed += [(pod, machines[name]) for pod in self.named(keys)]
+        for machine, node in zip(self.machines(), self.answer["newNodes"], strict=True):
+            placed += [(pod, machine) for pod in self.named(node["pods"])]
+        return placed
+
+    def _report(self, rule: str, subject: str, text: str) -> None:
+        self._found.setdefault((rule, subject), Finding(rule, subject, text))
+
+    def _everyone_once(self) -> None:
+        answered: Counter[str] = Counter(list(self.answer["unschedulable"]))
+        for node in self.answer["newNodes"]:
+            answered.update(node["pods"])
+        for pods in self.answer["existingNodes"].values():
+            answered.update(pods)
+        for key in answered.keys() | self.pods.keys():
+            if answered[key] != 1 or key not in self.pods:
+                self._report("conservation", key, f"answered {answered[key]} times")
+
+    def _sums(self) -> None:
+        """The cost is that of the nodes, and no less than its bound; no node is in vain."""
+        cost, bound = self.answer["cost"], self.answer.get("lowerBound", 0.0)
+        total = sum(node["price"] for node in self.answer["newNodes"])
+        if abs(total - cost) > 1e-6 * max(total, 1.0):
+            self._report("cost", "answer", f"{cost} instead of {total}")
+        if bound > cost * (1 + 1e-9) + 1e-9:
+            self._report("lower bound", "answer", f"{bound} of {cost}")
+        for index, node in enumerate(self.answer["newNodes"]):
+            if not node["pods"] or len(node["instanceTypes"]) > MOST_TYPES:
+                text = f"{len(node['pods'])} pods, {len(node['instanceTypes'])} types"
+                self._report("new node", f"new node {index}", text)
+        for key, causes in self.answer["unschedulable"].items():
+            if not causes:
+                self._report("cause", key, "left over without one")
+
+    # What the cloud may choose.
+
+    def _choices(self, index: int) -> list[Choice]:
+        node = self.answer["newNodes"][index]
+        found = []
+        for name in node["instanceTypes"]:
+            kind = self.types[name]
+            found += [Choice(kind, one) for one in kind["offerings"] if self.open(kind, one, node)]
+        found.sort(key=lambda one: (one.offering["price"], one.kind["name"]))
+        subject = f"new node {index}"
+        if not found:
+            self._report("launch", subject, "no available offering meets the requirements")
+        elif abs(found[0].offering["price"] - node["price"]) > 1e-9:
+            price = found[0].offering["price"]
+            self._report("price", subject, f"{node['price']} instead of {price}")
+        return found
+
+    def open(self, kind: Object, offering: Object, node: Object) -> bool:
+        """Whether the requirements of a node leave the cloud this choice."""
+        if not offering.get("available", True):
+            return False
+        known = defaultdict(list)
+        for term in kind["requirements"]:
+            known[term["key"]].append(term)
+        place: Labels = offering["requirements"]
+        for term in node["requirements"]:
+            key = term["key"]
+            if key in place:
+                if not meets(place[key], term):
+                    return False
+            elif key in known and not any(
+                meets(value, term) for one in known[key] for value in one.get("values", [])
+            ):
+                return False
+        return True
+
+    def _machine(self, index: int, choice: Choice, chance: random.Random) -> Machine:
+        return self.launched(self.answer["newNodes"][index], f"new-{index}", choice, chance)
+
+    def launched(self, node: Object, name: str, choice: Choice, chance: random.Random) -> Machine:
+        """Return a new node as the cloud makes it by this choice."""
+        pool = self.pools[node["nodePool"]]
+        template = pool["spec"]["template"]
+        labels: dict[str, str] = {}
+        for term in node["requirements"]:
+            values = term.get("values") or []
+            if term["operator"] == "In" and values:
+                labels[term["key"]] = chance.choice(values)
+            elif term["operator"] in ("Exists", "Gt", "Gte", "Lt", "Lte"):
+                labels[term["key"]] = self._invented(node["requirements"], term["key"], chance)
+        labels |= template.get("metadata", {}).get("labels", {})
+        wanted = {term["key"]: term for term in node["requirements"]}
+        for term in choice.kind["requirements"]:
+            values = [
+                value
+                for value in term.get("values", [])
+                if term["key"] not in wanted or meets(value, wanted[term["key"]])
+            ]
+            if values:
+                labels[term["key"]] = values[0]
+        labels |= choice.offering["requirements"]
+        labels |= {NODE_POOL: node["nodePool"], INSTANCE_TYPE: choice.kind["name"]}
+        labels[HOSTNAME] = name
+        capacity = amounts(choice.kind["capacity"])
+        capacity.setdefault("pods", 110 * ONE)
+        overhead = amounts(choice.kind.get("overhead"))
+        allocatable = {k: v - overhead.get(k, 0) for k, v in capacity.items()}
+        taints = template["spec"].get("taints") or []
+        return Machine(name, with_aliases(labels), taints, allocatable)
+
+    @staticmethod
+    def _invented(terms: Sequence[Object], key: str, chance: random.Random) -> str:
+        mine = [term for term in terms if term["key"] == key]
+        numbers = [str(chance.randrange(1000)) for _ in range(2000)]
+        return next((one for one in numbers if all(meets(one, t) for t in mine)), "1")
+
+    # Pools.
+
+    def _pool_rules(self, choices: Sequence[Sequence[Choice]]) -> None:
+        drawn: defaultdict[str, Amounts] = defaultdict(dict)
+        for node in self.world.get("nodes", []) + self._in_flight():
+            if pool := node["metadata"].get("labels", {}).get(NODE_POOL):
+                capacity = amounts(node["status"].get("capacity"))
+                drawn[pool] = plus(drawn[pool], capacity, {"nodes": ONE})
+        for index, open_ in enumerate(choices):
+            node = self.answer["newNodes"][index]
+            name = node["nodePool"]
+            largest = most(*(amounts(one.kind["capacity"]) for one in open_))
+            drawn[name] = plus(drawn[name], largest, {"nodes": ONE})
+            self._template_rules(index, open_)
+            if "replicas" in self.pools[name]["spec"]:
+                self._report("static pool", f"new node {index}", f"of {name}")
+        self._reservations()
+        for name, pool in self.pools.items():
+            if not any(one["nodePool"] == name for one in self.answer["newNodes"]):
+                continue
+            for resource, limit in amounts(pool["spec"].get("limits")).items():
+                if drawn[name].get(resource, 0) > limit:
+                    self._report("limit", name, f"{resource}: {drawn[name][resource] / ONE}")
+        for index, text in PoolOrder(self, drawn).strays(choices):
+            self._report(POOL_ORDER, f"new node {index}", text)
+
+    def _reservations(self) -> None:
+        """No set of reservations has fewer instances than there are nodes that need one of them."""
+        counts = {
+            place[RESERVATION]: offering.get("reservationCapacity", 0)
+            for kind in self.types.values()
+            for offering in kind["offerings"]
+            if RESERVATION in (place := offering["requirements"])
+        }
+        asked = [
+            frozenset(term["values"])
+            for node in self.answer["newNodes"]
+            for term in node["requirements"]
+            if term["key"] == RESERVATION and term["operator"] == "In"
+        ]
+        for named in set(asked):
+            number = sum(one <= named for one in asked)
+            if number > sum(counts.get(one, 0) for one in named):
+                self._report("reservation", ", ".join(sorted(named)), f"{number} nodes")
+
+    def _in_flight(self) -> list[Object]:
+        there = {one["spec"].get("providerID") for one in self.world.get("nodes", [])}
+        return [
+            one
+            for one in self.world.get("nodeClaims", [])
+            if one.get("status", {}).get("providerID") not in there
+        ]
+
+    def _template_rules(self, index: int, open_: Sequence[Choice]) -> None:
+        node = self.answer["newNodes"][index]
+        template = self.pools[node["nodePool"]]["spec"]["template"]["spec"]
+        best_effort = self.world.get("settings", {}).get("MIN_VALUES_POLICY") == "BestEffort"
+        for term in template.get("requirements") or []:
+            if term.get("minValues") and not best_effort:
+                values = set()
+                for one in open_:
+                    values |= set(self._values_of(one, term["key"]))
+                if len(values) < term["minValues"]:
+                    text = f"{term['key']}: {len(values)} values of {term['minValues']}"
+                    self._report("minValues", f"new node {index}", text)
+
+    @staticmethod
+    def _values_of(choice: Choice, key: str) -> list[str]:
+        if key in choice.offering["requirements"]:
+            return [choice.offering["requirements"][key]]
+        return [
+            value
+            for term in choice.kind["requirements"]
+            if term["key"] == key
+            for value in term.get("values", [])
+        ]
+
+    def _certain_domains(self, choices: Sequence[Sequence[Choice]]) -> None:
+        """Pods that are spread over domains know theirs before the cloud chooses."""
+        for node, open_ in zip(self.answer["newNodes"], choices, strict=True):
+            places = [one.offering["requirements"] for one in open_]
+            for pod in self.named(node["pods"]):
+                for term in hard_spreads(pod):
+                    values = {place.get(term["topologyKey"]) for place in places}
+                    if len(values) > 1:
+                        text = f"any of {sorted(map(str, values))} by {term['topologyKey']}"
+                        self._report("domain", key_of(pod), text)
+
+    # Launching, and binding.
+
+    def _launches(self, choices: Sequence[Sequence[Choice]]) -> None:
+        chance = random.Random(0)
+        self._every_option(choices, chance)
+        self._play([one[0] for one in choices], chance)
+        for _ in range(LAUNCHES):
+            if self._found:
+                return
+            self._play([chance.choice(one) for one in choices], chance)
+
+    def _every_option(self, choices: Sequence[Sequence[Choice]], chance: random.Random) -> None:
+        for index, open_ in enumerate(choices):
+            pods = self.named(self.answer["newNodes"][index]["pods"])
+            template = self.pools[self.answer["newNodes"][index]["nodePool"]]["spec"]["template"]
+            wanted = template["spec"].get("requirements") or []
+            sample = open_ if len(open_) <= OPTIONS else chance.sample(list(open_), OPTIONS)
+            for choice in sample:
+                machine = self._machine(index, choice, chance)
+                self.with_daemons(machine)
+                what = f"{choice.kind['name']} {choice.offering['requirements']}"
+                if not matches(machine.labels, wanted):
+                    self._report("pool", machine.name, f"not of the pool's requirements: {what}")
+                self._on_machine(machine, pods, what)
+
+    def named(self, keys: Iterable[str]) -> list[Object]:
+        """Return pods by their names."""
+        return [self.pods[key] for key in keys]
+
+    def with_daemons(self, machine: Machine) -> None:
+        """Let those daemons run on a machine that do."""
+        running = {
+            owner.get("name")
+            for pod in machine.pods
+            for owner in pod["metadata"].get("ownerReferences", [])
+            if owner.get("kind") == "DaemonSet"
+        }
+        for daemon in self.world.get("daemonSets", []):
+            pod = daemon["spec"]["template"]
+            here = tolerates(pod, machine.taints) and node_selected(
+                pod, machine.labels, machine.name
+            )
+            if here and daemon["metadata"]["name"] not in running:
+                machine.daemons = plus(machine.daemons, requests(pod))
+                machine.daemon_ports += ports(pod)
+
+    def _on_machine(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
+        """Check what does not depend on other nodes."""
+        alike: dict[str, Object] = {}
+        for pod in pods:
+            alike.setdefault(json.dumps(pod["spec"], sort_keys=True), pod)
+        for pod in alike.values():
+            if not node_selected(pod, machine.labels, machine.name):
+                self._report("node affinity", key_of(pod), f"not on {machine.name}, {what}")
+            if not tolerates(pod, machine.taints):
+                self._report("taint", key_of(pod), f"not on {machine.name}, {what}")
+        for pod in pods:
+            if not self.volumes.reachable(pod, machine):
+                self._report("volume", key_of(pod), f"not from {machine.name}, {what}")
+        self._room(machine, pods, what)
+        taken = list(machine.daemon_ports)
+        for pod in machine.pods:
+            taken += ports(pod)
+        for pod in pods:
+            if clash(ports(pod), taken):
+                self._report("host port", key_of(pod), f"taken on {machine.name}")
+            taken += ports(pod)
+        attached: dict[str, set[str]] = defaultdict(set)
+        for pod in (*machine.pods, *pods):
+            for driver, name in self.volumes.attached(pod):
+                attached[driver].add(name)
+        for driver, limit in machine.attachable.items():
+            if pods and len(attached[driver]) > limit:
+                self._report("volume limit", machine.name, f"{len(attached[driver])} of {driver}")
+
+    def requests(self, pod: Object) -> Amounts:
+        """Return what a pod asks for; remembered."""
+        if id(pod) not in self._asked:
+            self._asked[id(pod)] = requests(pod)
+        return self._asked[id(pod)]
+
+    def _room(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
+        wanted = plus(*(self.requests(pod) for pod in pods))
+        asked = plus(wanted, *(self.requests(pod) for pod in machine.pods), machine.daemons)
+        for name, value in asked.items():
+            if wanted.get(name) and value > machine.allocatable.get(name, 0):
+                have = machine.allocatable.get(name, 0)
+                text = f"{name}: {value / ONE} of {have / ONE} ({what})"
+                self._report("resources", machine.name, text)
+
+    def sequence(self) -> list[str]:
+        """Return the pods of the answer in an order that binds as many as any order found.
+
+        Nodes are the cheapest machines allowed.
+        """
+        machines = [*standing(self.world).values(), *self.machines()]
+        by_name = {one.name: one for one in machines}
+        running = sum(len(one.pods) for one in machines)
+        assigned = [
+            (pod, by_name[name])
+            for name, keys in self._places().items()
+            for pod in self.named(keys)
+        ]
+        play, _ = bound_in_some_order(machines, assigned, self.lookup, random.Random(0))
+        return [key_of(pod) for pod, _ in play.bound[running:]]
+
+    def _places(self) -> dict[str, Sequence[str]]:
+        new = {f"new-{index}": one["pods"] for index, one in enumerate(self.answer["newNodes"])}
+        return {**self.answer["existingNodes"], **new}
+
+    def _play(self, chosen: Sequence[Choice], chance: random.Random) -> None:
+        machines = standing(self.world)
+        assigned: list[tuple[Object, Machine]] = []
+        for name, keys in self.answer["existingNodes"].items():
+            if name not in machines:
+                self._report("existence", name, "no such node")
+                return
+            self.with_daemons(machines[name])
+            self._on_machine(machines[name], self.named(keys), "as it is")
+            assigned += [(pod, machines[name]) for pod in self.named(keys)]
+        for index, choice in enumerate(chosen):
+            machine = self._machine(index, choice, chance)
+            machines[machine.name] = machine
+            keys = self.answer["newNodes"][index]["pods"]
+            assigned += [(pod, machine) for pod in self.named(keys)]
+        _, stuck = bound_in_some_order(list(machines.values()), assigned, self.lookup, chance)
+        for pod, reason in stuck:
+            self._report("topology", key_of(pod), reason)
+
+
+def findings(world: Object, answer: Object, types: Sequence[Object]) -> list[Finding]:
+    """Return every rule that an answer breaks; `types` are the instance types written out."""
+    return Replay(world, answer, types).findings()

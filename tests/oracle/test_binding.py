@@ -1,0 +1,69 @@
+"""In which orders kube-scheduler may bind what was planned together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tests.oracle.binding import Lookup, bound_in_some_order
+from tests.oracle.machines import HOSTNAME, ZONE, Machine
+from tests.parity.worlds import pod
+
+WEB, DB = {"app": "web"}, {"app": "db"}
+
+
+def machine(name: str, zone: str) -> Machine:
+    return Machine(name, {HOSTNAME: name, ZONE: zone}, [], {})
+
+
+def spread(counting: Mapping[str, str], key: str) -> dict[str, Any]:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": dict(counting)},
+    }
+    return {"topologySpreadConstraints": [constraint]}
+
+
+def small(name: str, labels: Mapping[str, str], **spec: Any) -> Any:
+    return pod(name, cpu=100, memory=100, labels=labels, **spec)
+
+
+def stuck(*placed: tuple[Any, Machine]) -> list[str]:
+    machines = [machine("full", "a"), machine("empty", "b")]
+    assigned = [(one, next(m for m in machines if m.name == where.name)) for one, where in placed]
+    _, left = bound_in_some_order(machines, assigned, Lookup({}), random.Random(0))
+    return [one["metadata"]["name"] for one, _ in left]
+
+
+FULL, EMPTY = machine("full", "a"), machine("empty", "b")
+
+
+def test_whoever_minds_comes_before_those_that_only_count() -> None:
+    webs = [small(f"web-{n}", WEB) for n in range(4)]
+    minds = small("minds", DB, **spread(WEB, HOSTNAME))
+
+    assert stuck(*((one, FULL) for one in (*webs, minds))) == []
+
+
+def test_who_minds_in_a_zone_waits_for_the_zones_to_be_even() -> None:
+    webs = [small(f"web-{n}", WEB, **spread(WEB, ZONE)) for n in range(6)]
+    minds = small("minds", DB, **spread(WEB, HOSTNAME))
+
+    assert stuck((minds, FULL), *((one, (FULL, EMPTY)[n % 2]) for n, one in enumerate(webs))) == []
+
+
+def test_too_many_of_one_spread_are_too_many_in_any_order() -> None:
+    webs = [small(f"web-{n}", WEB, **spread(WEB, HOSTNAME)) for n in range(3)]
+
+    assert len(stuck(*((one, FULL) for one in webs))) == 2
+
+
+def test_two_that_each_must_come_before_the_other_s_likes_are_in_each_other_s_way() -> None:
+    """The first database must come before a second web server, and the other way round."""
+    webs = [small(f"web-{n}", WEB, **spread(DB, HOSTNAME)) for n in range(3)]
+    dbs = [small(f"db-{n}", DB, **spread(WEB, HOSTNAME)) for n in range(3)]
+
+    assert stuck(*((one, FULL) for one in (*webs, *dbs))) != []

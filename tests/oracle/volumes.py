@@ -1,0 +1,67 @@
+"""Where the volumes of pods are reached, and what attaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.oracle.machines import Machine
+from tests.oracle.rules import Object, key_of, node_term
+
+
+class Volumes:
+    """Where the volumes of pods can be reached, and what attaches them."""
+
+    def __init__(self, world: Object) -> None:
+        """Read the claims, volumes and classes."""
+        self._claims = {key_of(one): one for one in world.get("persistentVolumeClaims", [])}
+        self._volumes = {one["metadata"]["name"]: one for one in world.get("persistentVolumes", [])}
+        self._classes = {one["metadata"]["name"]: one for one in world.get("storageClasses", [])}
+
+    def claims(self, pod: Object) -> Iterator[tuple[str, Object]]:
+        """Yield the name and the claim of each volume; ephemeral ones bring their template."""
+        namespace = pod["metadata"].get("namespace", "default")
+        for volume in pod["spec"].get("volumes") or []:
+            if "persistentVolumeClaim" in volume:
+                name = f"{namespace}/{volume['persistentVolumeClaim']['claimName']}"
+                yield name, self._claims.get(name, {"spec": {}})
+            elif "ephemeral" in volume:
+                name = f"{namespace}/{pod['metadata']['name']}-{volume['name']}"
+                made = self._claims.get(name, {"spec": {}})
+                is_bound = bool(made["spec"].get("volumeName"))
+                yield name, made if is_bound else volume["ephemeral"]["volumeClaimTemplate"]
+
+    def reachable(self, pod: Object, machine: Machine) -> bool:
+        """Whether every volume of the pod is, or can be made, where the machine is."""
+        return all(self._reachable(claim, machine) for _, claim in self.claims(pod))
+
+    def _reachable(self, claim: Object, machine: Machine) -> bool:
+        if bound := claim["spec"].get("volumeName"):
+            spec = self._volumes[bound]["spec"]
+            required = spec.get("nodeAffinity", {}).get("required")
+            return required is None or any(
+                node_term(term, machine.labels, machine.name)
+                for term in required["nodeSelectorTerms"]
+            )
+        terms = self._class(claim).get("allowedTopologies") or []
+        return not terms or any(
+            all(
+                machine.labels.get(one["key"]) in one["values"]
+                for one in term["matchLabelExpressions"]
+            )
+            for term in terms
+        )
+
+    def attached(self, pod: Object) -> set[tuple[str, str]]:
+        """Return driver and identity of what the pod attaches."""
+        found = set()
+        for name, claim in self.claims(pod):
+            if bound := claim["spec"].get("volumeName"):
+                driver = self._volumes[bound]["spec"].get("csi", {}).get("driver", "")
+            else:
+                driver = self._class(claim).get("provisioner", "")
+            found.add((driver, name))
+        return found
+
+    def _class(self, claim: Object) -> Object:
+        found: Object = self._classes.get(claim["spec"].get("storageClassName", ""), {})
+        return found

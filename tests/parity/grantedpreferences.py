@@ -1,0 +1,65 @@
+"""How far an answer grants what pods would like: the sum of the weights that are met.
+
+An answer is told as the cheapest machines it allows. A preferred node affinity counts
+when the node meets it, a preferred (anti-)affinity to pods when the final placement
+does; a spread that need not hold counts 1 where it does hold in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.oracle.binding import Lookup
+from tests.oracle.machines import Machine
+from tests.oracle.replay import Replay
+from tests.oracle.rules import PREFERRED, matches
+
+Object = Mapping[str, Any]
+
+
+def granted(world: Object, answer: Object) -> float:
+    """Return the sum of the weights of the wishes that an answer grants."""
+    placed = Replay(world, answer, world["instanceTypes"]).cheapest()
+    lookup = Lookup(world)
+    return sum(_granted(pod, machine, placed, lookup) for pod, machine in placed)
+
+
+def _granted(
+    pod: Object, machine: Machine, placed: Sequence[tuple[Object, Machine]], lookup: Lookup
+) -> float:
+    affinity = pod["spec"].get("affinity") or {}
+    total = 0.0
+    for one in affinity.get("nodeAffinity", {}).get(PREFERRED, []):
+        if matches(machine.labels, one["preference"].get("matchExpressions") or []):
+            total += one["weight"]
+    for kind, wanted in (("podAffinity", True), ("podAntiAffinity", False)):
+        for one in affinity.get(kind, {}).get(PREFERRED, []):
+            term = one["podAffinityTerm"]
+            value = machine.labels.get(term["topologyKey"])
+            there = value is not None and any(
+                other is not pod
+                and place.labels.get(term["topologyKey"]) == value
+                and lookup.term(pod, term, other)
+                for other, place in placed
+            )
+            total += one["weight"] * (there is wanted)
+    for one in pod["spec"].get("topologySpreadConstraints") or []:
+        if one["whenUnsatisfiable"] == "ScheduleAnyway":
+            total += _spread(pod, one, machine, placed, lookup)
+    return total
+
+
+def _spread(
+    pod: Object,
+    constraint: Object,
+    machine: Machine,
+    placed: Sequence[tuple[Object, Machine]],
+    lookup: Lookup,
+) -> bool:
+    key = constraint["topologyKey"]
+    counts: dict[str | None, int] = {place.labels.get(key): 0 for _, place in placed}
+    for other, place in placed:
+        counts[place.labels.get(key)] += lookup.constraint(pod, constraint, other)
+    skew = counts[machine.labels.get(key)] - min(counts.values())
+    return skew <= int(constraint["maxSkew"])

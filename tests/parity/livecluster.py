@@ -1,0 +1,339 @@
+"""Play an answer on a real control plane: its nodes, its pods, and kube-scheduler between them.
+
+Everything a world holds is created as it stands: namespaces, classes, volumes, DaemonSets,
+the nodes that exist with the pods that run there. What a cluster would bring and a bare
+control plane lacks is stood in for: a provisioner that makes the volumes kube-scheduler has
+chosen a node for, and a RuntimeClass for each overhead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from testbed.kube.client import ConflictError, KubeClient, NotFoundError, UnprocessableError
+from tests.oracle.machines import Machine, standing
+from tests.oracle.replay import Replay
+from tests.oracle.rules import key_of
+
+Object = dict[str, Any]
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+GATE = "joiner.dev/stage"
+WITNESSES = "/api/v1/namespaces/default/pods"
+CLUSTER_WIDE = (
+    "/apis/storage.k8s.io/v1/storageclasses",
+    "/apis/storage.k8s.io/v1/csinodes",
+    "/apis/node.k8s.io/v1/runtimeclasses",
+)
+
+
+class LiveCluster:
+    """A control plane with one world at a time on it."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        """Take a client with all rights."""
+        self._kube = kube
+        self._namespaces: set[str] = {"default", "kube-system"}
+
+    async def set(self, world: Mapping[str, Any], coming: Iterable[Machine]) -> None:
+        """Create what is there when the pods are let through: all but those, and `coming` nodes.
+
+        Returns when kube-scheduler takes pods for every node. Raises AssertionError when it
+        does not.
+        """
+        for one in world.get("namespaces", []):
+            await self._namespace(one)
+        for path, key in zip(CLUSTER_WIDE, ("storageClasses", "csiNodes"), strict=False):
+            await self._each(path, world.get(key, []))
+        await self._each(
+            "/api/v1/persistentvolumes", [_volume(one, world) for one in _volumes(world)]
+        )
+        for one in world.get("persistentVolumeClaims", []):
+            if not one["metadata"].get("ownerReferences"):
+                # Unbound, for the control plane to bind: it calls a claim that says it is bound
+                # lost, until it has heard of the volume.
+                metadata = {**one["metadata"], "annotations": {}}
+                claim = {**one, "metadata": metadata}
+                await self._in_namespace("/api/v1", "persistentvolumeclaims", claim)
+        for one in world.get("daemonSets", []):
+            await self._in_namespace("/apis/apps/v1", "daemonsets", one)
+        machines = [*standing(world).values(), *coming]
+        await self._each("/api/v1/nodes", [node(one) for one in machines])
+        await self._open(machines)
+        running = [one for one in world["pods"] if one["spec"].get("nodeName")]
+        await self.pods(running)
+
+    async def _open(self, machines: Sequence[Machine]) -> None:
+        """Wait until kube-scheduler knows that nodes are ready: until it binds a pod to each.
+
+        It hears of nodes and of pods in separate streams, so a node that the API server calls
+        ready may still be closed in its eyes when a pod comes. Of pods it hears in their order:
+        those that try are forgotten before it hears of any other.
+        """
+        paths = [f"{WITNESSES}/{witness(one)['metadata']['name']}" for one in machines]
+        await self._each(WITNESSES, [witness(one) for one in machines])
+
+        async def all_bound() -> bool:
+            pods = [await self._kube.get(path) for path in paths]
+            return all(one["spec"].get("nodeName") for one in pods)
+
+        assert await until(all_bound)
+        for path in paths:
+            await self._kube.delete(path, grace_seconds=0)
+
+    async def pods(self, pods: Sequence[Mapping[str, Any]], *, gated: bool = False) -> None:
+        """Create pods as their authors would have written them; gated, they wait for `release`."""
+        for one in pods:
+            written = pod(one)
+            if gated:
+                written["spec"]["schedulingGates"] = [{"name": GATE}]
+            if overhead := one["spec"].get("overhead"):
+                name = written["spec"]["runtimeClassName"]
+                runtime = {
+                    "metadata": {"name": name},
+                    "handler": "heavy",
+                    "overhead": {"podFixed": overhead},
+                }
+                await self._each("/apis/node.k8s.io/v1/runtimeclasses", [runtime])
+            await self._in_namespace("/api/v1", "pods", written)
+
+    async def nominate(self, plan: Mapping[str, str]) -> None:
+        """Tell kube-scheduler where pods are expected, unless it knows or has bound them."""
+        pods, _ = await self._kube.list("/api/v1/pods")
+        wanting = [
+            one
+            for one in pods
+            if key_of(one) in plan
+            and not one["spec"].get("nodeName")
+            and one["status"].get("nominatedNodeName") != plan[key_of(one)]
+        ]
+        await asyncio.gather(*(self._nominate(one, plan[key_of(one)]) for one in wanting))
+
+    async def _nominate(self, one: Object, name: str) -> None:
+        metadata = one["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        # Bound meanwhile: then it is where kube-scheduler wants it.
+        with suppress(UnprocessableError):
+            await self._kube.patch(path, {"status": {"nominatedNodeName": name}})
+
+    async def release(self, keys: Iterable[str]) -> None:
+        """Let kube-scheduler have these pods."""
+        paths = ("/api/v1/namespaces/{}/pods/{}".format(*key.split("/")) for key in keys)
+        open_ = {"spec": {"schedulingGates": None}}
+        await asyncio.gather(*(self._kube.patch(path, open_) for path in paths))
+
+    async def bound(self) -> dict[str, str]:
+        """Return where pods are bound, and make the volumes that binding waits for."""
+        await self._provision()
+        pods, _ = await self._kube.list("/api/v1/pods")
+        return {key_of(one): one["spec"]["nodeName"] for one in pods if one["spec"].get("nodeName")}
+
+    async def reasons(self) -> dict[str, str]:
+        """Return what kube-scheduler says of the pods that it could not bind."""
+        pods, _ = await self._kube.list("/api/v1/pods")
+        return {
+            key_of(one): condition.get("message", "")
+            for one in pods
+            if not one["spec"].get("nodeName")
+            for condition in one["status"].get("conditions", [])
+            if condition["type"] == "PodScheduled"
+        }
+
+    async def clear(self) -> None:
+        """Remove everything again, and return when it is gone."""
+        for path in ("/apis/apps/v1/daemonsets", "/api/v1/pods", "/api/v1/persistentvolumeclaims"):
+            await self.remove(path)
+        for path in ("/api/v1/nodes", "/api/v1/persistentvolumes", *CLUSTER_WIDE):
+            await self.remove(path)
+
+    async def _namespace(self, wanted: Object) -> None:
+        name = wanted["metadata"]["name"]
+        labels = wanted["metadata"].get("labels", {})
+        with suppress(ConflictError):
+            await self._kube.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        await self._kube.patch(f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
+        path = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        await until(lambda: self._exists(path))
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self._kube.get(path)
+        except NotFoundError:
+            return False
+        return True
+
+    async def _each(self, path: str, objects: Iterable[Mapping[str, Any]]) -> None:
+        for one in objects:
+            try:
+                await self._kube.create(path, dict(one))
+            except ConflictError:
+                continue
+
+    async def _in_namespace(self, api: str, kind: str, one: Mapping[str, Any]) -> None:
+        written = copy.deepcopy(dict(one))
+        for key in ("uid", "creationTimestamp"):
+            written["metadata"].pop(key, None)
+        namespace = written["metadata"].get("namespace", "default")
+        await self._each(f"{api}/namespaces/{namespace}/{kind}", [written])
+
+    async def _provision(self) -> None:
+        """Make the volumes for which kube-scheduler has chosen a node."""
+        claims, _ = await self._kube.list("/api/v1/persistentvolumeclaims")
+        for one in claims:
+            chosen = one["metadata"].get("annotations", {}).get(SELECTED_NODE)
+            if chosen and not one["spec"].get("volumeName"):
+                await self._each("/api/v1/persistentvolumes", [_made_for(one)])
+
+    async def remove(self, path: str) -> None:
+        """Remove all objects of a kind, and return when they are gone."""
+
+        async def gone() -> bool:
+            objects, _ = await self._kube.list(path)
+            for one in objects:
+                await self._remove_one(path, one)
+            return not objects
+
+        await until(gone)
+
+    async def _remove_one(self, path: str, one: Object) -> None:
+        metadata = one["metadata"]
+        api, kind = path.rsplit("/", 1)
+        within = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+        name = f"{api}{within}/{kind}/{metadata['name']}"
+        try:
+            if metadata.get("finalizers"):
+                await self._kube.patch(name, {"metadata": {"finalizers": None}})
+            await self._kube.delete(name, grace_seconds=0)
+        except (NotFoundError, ConflictError):
+            return
+
+
+async def until(true: Callable[[], Awaitable[bool]], *, within: float = 60.0) -> bool:
+    """Ask until it is true; False when the time is up."""
+    deadline = asyncio.get_running_loop().time() + within
+    while not await true():
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def plan(
+    world: Mapping[str, Any], answer: Mapping[str, Any]
+) -> tuple[list[Machine], dict[str, str]]:
+    """Return the new machines, the cheapest that the answer allows, and each pod's node."""
+    machines = Replay(world, answer, world["instanceTypes"]).machines()
+    where = {key: name for name, keys in answer["existingNodes"].items() for key in keys}
+    for machine, one in zip(machines, answer["newNodes"], strict=True):
+        where |= dict.fromkeys(one["pods"], machine.name)
+    return machines, where
+
+
+def node(machine: Machine) -> Object:
+    """Return a machine as a Node that kwok looks after."""
+    room = {name: _quantity(amount) for name, amount in machine.allocatable.items()}
+    return {
+        "metadata": {
+            "name": machine.name,
+            "labels": machine.labels,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"taints": [dict(one) for one in machine.taints]},
+        "status": {"allocatable": room, "capacity": room},
+    }
+
+
+def witness(machine: Machine) -> Object:
+    """Return a pod that asks for nothing but to be on this node, once it is open."""
+    name = {"key": "metadata.name", "operator": "In", "values": [machine.name]}
+    required = {"nodeSelectorTerms": [{"matchFields": [name]}]}
+    return {
+        "metadata": {"name": f"witness-{machine.name}"},
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+            },
+            "tolerations": [
+                {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
+                for one in machine.taints
+            ],
+            "containers": [{"name": "main", "image": "witness"}],
+        },
+    }
+
+
+def elsewhere(
+    pods: Mapping[str, Mapping[str, Any]], expected: Mapping[str, str], bound: Mapping[str, str]
+) -> list[str]:
+    """Return the pods that are not bound as planned; like pods may have changed places."""
+    found: list[str] = []
+    for alike in _alike(pods).values():
+        places = Counter(expected[key] for key in alike)
+        places.subtract(Counter(bound[key] for key in alike if key in bound))
+        found += [
+            key for key in alike if bound.get(key) != expected[key] and places[expected[key]] > 0
+        ]
+    return found
+
+
+def _alike(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Divide pods into those that differ in nothing but the name."""
+    found: dict[str, list[str]] = {}
+    for key, one in pods.items():
+        written = pod(one)
+        del written["metadata"]["name"]
+        found.setdefault(json.dumps(written, sort_keys=True), []).append(key)
+    return found
+
+
+def _quantity(billionths: int) -> str:
+    return f"{billionths // 10**6}m"
+
+
+def pod(one: Mapping[str, Any]) -> Object:
+    """Return a pod as it was before admission: without what the API server writes itself."""
+    metadata = {key: one["metadata"].get(key) for key in ("name", "namespace", "labels")}
+    spec = copy.deepcopy(one["spec"])
+    spec.pop("priority", None)
+    if overhead := spec.pop("overhead", None):
+        spec["runtimeClassName"] = f"heavy-{abs(hash(json.dumps(overhead, sort_keys=True)))}"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for terms in (spec.get("affinity") or {}).get(kind, {}).values():
+            for term in terms:
+                term.get("podAffinityTerm", term).pop("matchLabelKeys", None)
+    return {"metadata": metadata, "spec": spec}
+
+
+def _volumes(world: Mapping[str, Any]) -> Sequence[Object]:
+    found: Sequence[Object] = world.get("persistentVolumes", [])
+    return found
+
+
+def _volume(one: Object, world: Mapping[str, Any]) -> Object:
+    """Return a volume that waits for the claim that names it."""
+    name = one["metadata"]["name"]
+    for claim in world.get("persistentVolumeClaims", []):
+        if claim["spec"].get("volumeName") == name:
+            reference = {key: claim["metadata"][key] for key in ("name", "namespace")}
+            return {**one, "spec": {**one["spec"], "claimRef": reference}}
+    return one
+
+
+def _made_for(claim: Object) -> Object:
+    metadata = claim["metadata"]
+    return {
+        "metadata": {"name": f"made-{metadata['namespace']}-{metadata['name']}"},
+        "spec": {
+            "capacity": claim["spec"]["resources"]["requests"],
+            "accessModes": claim["spec"]["accessModes"],
+            "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": metadata["name"]},
+            "storageClassName": claim["spec"]["storageClassName"],
+            "claimRef": {key: metadata[key] for key in ("name", "namespace", "uid")},
+        },
+    }

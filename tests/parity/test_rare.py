@@ -1,0 +1,41 @@
+"""Both engines on worlds with what few clusters have: see `generated.RARE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.parity import campaign, engines, generated
+from tests.parity.comparison import Verdict
+from tests.parity.generated import RARE, RARE_FROM
+
+ROUNDS = 10
+
+SEEDS = range(RARE_FROM, RARE_FROM + ROUNDS * len(RARE))
+
+
+@pytest.fixture(scope="module")
+def karpenter() -> dict[int, dict[str, Any]]:
+    """Karpenter's answers, by seed."""
+    answers = engines.karpenter_batch(generated.world(seed) for seed in SEEDS)
+    return dict(zip(SEEDS, answers, strict=True))
+
+
+@pytest.fixture(scope="module")
+def verdicts(karpenter: dict[int, dict[str, Any]]) -> dict[int, Verdict]:
+    """Our answers beside them, by seed."""
+    return dict(zip(SEEDS, campaign.judged(SEEDS, [*karpenter.values()]), strict=True))
+
+
+@pytest.mark.parametrize("first", range(len(RARE)), ids=[feature.__name__ for feature in RARE])
+def test_no_rule_is_broken_no_pod_left_over_and_nothing_dearer(
+    verdicts: dict[int, Verdict], first: int
+) -> None:
+    failures = {seed: verdicts[seed].failures for seed in SEEDS[first :: len(RARE)]}
+
+    assert {seed: found for seed, found in failures.items() if found} == {}
+
+
+def test_karpenter_answers_every_world(karpenter: dict[int, dict[str, Any]]) -> None:
+    assert {seed: a["error"] for seed, a in karpenter.items() if "error" in a} == {}

@@ -1,0 +1,260 @@
+"""No answer costs less than what is proven, and little more where nodes are few and small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.apis import labels
+from controller.offline.world import load
+from controller.scheduling.arrays import Mask, Matrix
+from controller.scheduling.packing.bound import ExistingCapacity, whole_bound
+from controller.scheduling.packing.problem import NodeRules, PackingProblem
+from controller.scheduling.scheduler import least_cost, never, schedule
+from tests.builders import (
+    by_hostname,
+    make_node,
+    make_nodepool,
+    make_offering,
+    make_pod,
+    make_pods,
+    make_snapshot,
+    make_type,
+    make_types,
+    needs,
+    spread,
+)
+from tests.parity.worlds import mixed
+
+Counts = tuple[int, ...]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[PackingProblem, ExistingCapacity]:
+    """Draw a few pods of three classes, three kinds of nodes, a rule of each sort, a limit, and
+    nodes that exist.
+    """
+    classes, kinds, resources = 3, 3, 2
+
+    def amounts(rows: int, most: int, least: int = 0) -> Matrix:
+        row = st.lists(st.integers(least, most), min_size=resources, max_size=resources)
+        found = draw(st.lists(row, min_size=rows, max_size=rows))
+        return np.array(found, dtype=np.float64).reshape(rows, resources)
+
+    def mask(*shape: int) -> Mask:
+        bits = st.lists(st.booleans(), min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))
+        return np.array(draw(bits), dtype=np.bool_).reshape(shape)
+
+    sizes, room = amounts(classes, 5, least=1), amounts(kinds, 11, least=1)
+    existing = amounts(draw(st.integers(0, 2)), 6)
+    labelled = mask(classes, kinds) | mask(classes, kinds)
+    prices = st.lists(st.integers(1, 9), min_size=kinds, max_size=kinds)
+    stays = _fits(sizes, existing).any(axis=1)
+    rules = NodeRules(
+        owned=mask(2, classes),
+        counted=mask(2, classes),
+        limit=np.array([draw(st.integers(1, 2)), 1], dtype=np.float64),
+        repels=np.array([False, True]),
+    )
+    problem = PackingProblem(
+        demand=np.array(draw(st.lists(st.integers(0, 3), min_size=3, max_size=3))),
+        sizes=sizes,
+        penalty=np.full(classes, 100.0),
+        prices=np.array(draw(prices), dtype=np.float64),
+        room=room,
+        allowed=labelled & _fits(sizes, room),
+        labelled=labelled,
+        rules=rules,
+        consumption=np.array([[1.0], [0.0], [0.0]]),
+        headroom=np.array([float(draw(st.integers(0, 2)))]),
+    )
+    return problem, ExistingCapacity(existing, np.asarray(stays))
+
+
+def _fits(sizes: Matrix, room: Matrix) -> Mask:
+    """Mark, classes × nodes, where one pod fits."""
+    return np.asarray((room[None] >= sizes[:, None]).all(axis=2))
+
+
+def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> float:
+    """Return what the cheapest nodes for the demand cost, by trying all; infinite without any."""
+    classes = range(len(problem.demand))
+
+    def fillings(room: Matrix, hosts: Mask, left: Counts) -> Iterator[Counts]:
+        for pods in product(*(range(count + 1) for count in left)):
+            used, counts = [c for c in classes if pods[c]], np.array(pods)
+            fits = (counts @ problem.sizes <= room).all() and hosts[used].all()
+            if used and fits and _within_rules(problem.rules, counts):
+                yield pods
+
+    def less(left: Counts, pods: Counts) -> Counts:
+        return tuple(a - b for a, b in zip(left, pods, strict=True))
+
+    @cache
+    def rest(left: Counts, headroom: int) -> float:
+        if not any(left):
+            return 0.0
+        best = np.inf
+        for kind in range(len(problem.prices)):
+            drawn = int(problem.consumption[kind, 0])
+            if drawn <= headroom:
+                for pods in fillings(problem.room[kind], problem.allowed[:, kind], left):
+                    cost = float(problem.prices[kind]) + rest(less(left, pods), headroom - drawn)
+                    best = min(best, cost)
+        return best
+
+    def with_nodes(left: Counts, place: int) -> float:
+        if place == len(existing.room):
+            return rest(left, int(problem.headroom[0]))
+        best = with_nodes(left, place + 1)
+        for pods in fillings(existing.room[place], existing.welcome, left):
+            best = min(best, with_nodes(less(left, pods), place + 1))
+        return best
+
+    return with_nodes(tuple(problem.demand.tolist()), 0)
+
+
+def _within_rules(rules: NodeRules, pods: Matrix) -> bool:
+    for owned, counted, limit, repels in zip(
+        rules.owned, rules.counted, rules.limit, rules.repels, strict=True
+    ):
+        owners, others = pods[owned & counted].sum(), pods[counted & ~owned].sum()
+        if repels and (owners > 1 or (pods[owned].sum() and owners + others > 1)):
+            return False
+        if not repels and owners > limit:
+            return False
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_no_set_of_nodes_costs_less_than_is_proven(
+    drawn: tuple[PackingProblem, ExistingCapacity],
+) -> None:
+    problem, existing = drawn
+
+    assert whole_bound(problem, existing, expired=never) <= least_by_trying(problem, existing)
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems())
+def test_time_that_is_up_leaves_a_bound(drawn: tuple[PackingProblem, ExistingCapacity]) -> None:
+    problem, existing = drawn
+
+    hurried = whole_bound(problem, existing, expired=lambda: True)
+
+    assert 0.0 <= hurried <= whole_bound(problem, existing, expired=never)
+
+
+def test_pods_that_leave_holes_are_counted_whole() -> None:
+    pods = make_pods(6, cpu="4")
+    types = [make_type("m-8", cpu="7900m", memory="64Gi", price=1.0)]
+    snapshot = make_snapshot(make_nodepool(), types=types)
+
+    assert schedule(pods, snapshot=snapshot).lower_bound < 3.1, "two fit in fractions"
+    assert least_cost(pods, snapshot=snapshot) == pytest.approx(6.0)
+
+
+def test_the_quick_bound_knows_types_that_packing_leaves_out() -> None:
+    pods = make_pods(1040, cpu="100m", memory="1Mi")
+    # Of many, packing looks at the one that gives most for its price in each range of prices.
+    dear = [
+        make_type(f"dear-{n}", cpu=f"{n}", memory=f"{4 * n}Gi", price=0.2 * n)
+        for n in range(12, 60)
+    ]
+    more_memory = make_type("more-memory", cpu="10", memory="40Gi", price=1.0)
+    more_cpu = make_type("more-cpu", cpu="10400m", memory="36Gi", price=1.0)
+    snapshot = make_snapshot(make_nodepool(), types=[*dear, more_memory, more_cpu])
+
+    assert schedule(pods, snapshot=snapshot).lower_bound <= 10 * 1.0
+
+
+def test_pods_that_keep_apart_take_a_node_each() -> None:
+    together = make_pods(
+        5, cpu="100m", labels={"app": "a"}, anti_affinity=[by_hostname({"app": "a"})]
+    )
+    snapshot = make_snapshot(make_nodepool(), types=make_types(2, 64))
+
+    results = schedule(together, snapshot=snapshot)
+
+    assert least_cost(together, snapshot=snapshot) == pytest.approx(results.cost)
+
+
+def test_room_on_nodes_that_exist_costs_nothing() -> None:
+    pods = make_pods(3, cpu="1")
+    snapshot = make_snapshot(
+        make_nodepool(), types=make_types(4), nodes=[make_node("a", cpu="3"), make_node("b")]
+    )
+
+    assert least_cost(pods, snapshot=snapshot) == 0.0
+
+
+def test_a_spread_over_nodes_that_exist_is_even_at_any_height() -> None:
+    pods = make_pods(
+        6, cpu="100m", labels={"app": "a"}, spreads=[spread({"app": "a"}, labels.HOSTNAME)]
+    )
+    snapshot = make_snapshot(make_nodepool(), types=make_types(4), nodes=[make_node("a")])
+
+    assert least_cost(pods, snapshot=snapshot) == 0.0
+
+
+def test_halves_of_room_on_two_nodes_hold_no_whole_pod() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        types=[make_type("m-4", cpu="2", price=1.0)],
+        nodes=[make_node("a", cpu="3"), make_node("b", cpu="3")],
+    )
+
+    assert least_cost(make_pods(3, cpu="2"), snapshot=snapshot) == pytest.approx(1.0)
+
+
+def test_preferences_and_domains_are_anybodys_choice() -> None:
+    offerings = [
+        make_offering("zone-a", labels.ON_DEMAND, 1.0),
+        make_offering("zone-b", labels.ON_DEMAND, 3.0),
+    ]
+    snapshot = make_snapshot(make_nodepool(), types=[make_type("m-4", offerings=offerings)])
+    pods = make_pods(
+        4,
+        cpu="2",
+        labels={"app": "a"},
+        spreads=[spread({"app": "a"})],
+        preferred_nodes=[(1, [needs(labels.ZONE, "In", "zone-b")])],
+    )
+
+    assert schedule(pods, snapshot=snapshot).cost == pytest.approx(4.0)
+    assert least_cost(pods, snapshot=snapshot) == pytest.approx(2.0)
+
+
+def test_limits_bound_what_is_cheap() -> None:
+    cheap = make_nodepool("cheap", requirements=[needs("size", "In", "s")], limits={"nodes": "1"})
+    types = {
+        "cheap": [make_type("m-s", cpu="1", price=1.0, requirements=[needs("size", "In", "s")])],
+        "dear": [make_type("m-d", cpu="1", price=5.0)],
+    }
+    snapshot = make_snapshot(cheap, make_nodepool("dear"), types=types)
+
+    assert least_cost(make_pods(3, cpu="1"), snapshot=snapshot) == pytest.approx(11.0)
+
+
+def test_pods_that_may_go_nowhere_cost_nothing() -> None:
+    snapshot = make_snapshot(make_nodepool(), types=make_types(4))
+
+    assert least_cost([], snapshot=snapshot) == 0.0
+    assert least_cost([make_pod(cpu="99")], snapshot=snapshot) == 0.0
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.integers(1, 120))
+def test_no_answer_costs_less_than_is_proven(seed: int, count: int) -> None:
+    read = load(mixed(count, seed))
+    results = schedule(read.pods, snapshot=read.snapshot)
+    placed = [pod for pod in read.pods if pod.key not in results.unschedulable]
+
+    assert 0 < least_cost(placed, snapshot=read.snapshot) <= results.cost

@@ -1,0 +1,83 @@
+"""Fillings of nodes are bettered by exchanging pods, and stay fillings."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.scheduling.arrays import Mask
+from controller.scheduling.packing.columns import exchanged
+from controller.scheduling.packing.problem import NodeRules, PackingProblem
+
+
+def problem(sizes: list[list[int]], room: list[list[int]], bound: list[int]) -> PackingProblem:
+    """Pose classes of these sizes on kinds with this room; those `bound` keep to themselves."""
+    allowed: Mask = np.ones((len(sizes), len(room)), dtype=np.bool_)
+    owned = np.array([[place in bound for place in range(len(sizes))]])
+    return PackingProblem(
+        demand=np.full(len(sizes), 3),
+        sizes=np.array(sizes, dtype=np.float64),
+        penalty=np.ones(len(sizes)),
+        prices=np.ones(len(room)),
+        room=np.array(room, dtype=np.float64),
+        allowed=allowed,
+        labelled=allowed,
+        rules=NodeRules(owned, owned, np.ones(1), np.ones(1, dtype=np.bool_)),
+        consumption=np.zeros((len(room), 0)),
+        headroom=np.zeros(0),
+    )
+
+
+def test_one_pod_makes_way_for_two_that_are_worth_more() -> None:
+    posed = problem([[6, 6], [5, 4], [5, 5]], [[10, 9]], [])
+    worth = np.array([0.6, 0.5, 0.55])
+
+    after = exchanged(posed, np.array([0]), np.array([[1, 0, 0]]), posed.demand, worth)
+
+    assert after.tolist() == [[0, 1, 1]]
+
+
+def test_pods_under_rules_about_sharing_stay_and_nobody_joins_who_has_some() -> None:
+    posed = problem([[6, 6], [5, 4], [5, 5]], [[10, 10]], [0, 2])
+    worth = np.array([0.6, 0.5, 0.7])
+
+    after = exchanged(
+        posed, np.array([0, 0]), np.array([[1, 0, 0], [0, 1, 0]]), posed.demand, worth
+    )
+
+    assert after.tolist() == [[1, 0, 0], [0, 2, 0]]
+
+
+def test_no_more_pods_are_used_than_there_are() -> None:
+    posed = problem([[1, 1], [2, 2]], [[9, 9]], [])
+
+    after = exchanged(
+        posed, np.array([0]), np.array([[0, 0]]), np.array([3, 1]), np.array([0.1, 0.2])
+    )
+
+    assert (after <= [3, 1]).all()
+    assert after.sum() > 0
+
+
+@given(st.data())
+def test_exchanged_pods_fit_and_are_worth_no_less(data: st.DataObject) -> None:
+    pair = st.lists(st.integers(1, 9), min_size=2, max_size=2)
+    posed = problem(
+        data.draw(st.lists(pair, min_size=3, max_size=3)),
+        data.draw(
+            st.lists(st.lists(st.integers(9, 30), min_size=2, max_size=2), min_size=2, max_size=2)
+        ),
+        data.draw(st.lists(st.integers(0, 2), max_size=1)),
+    )
+    worth = np.array(data.draw(st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3)))
+    before = np.zeros((2, 3), dtype=np.int64)
+    before[[0, 1], data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=2))] = 1
+
+    after = exchanged(posed, np.array([0, 1]), before, posed.demand, worth)
+
+    assert (after @ posed.sizes <= posed.room).all()
+    assert (after <= posed.demand).all()
+    assert (after @ worth >= before @ worth).all()
+    ruled = posed.rules.owned[0]
+    assert (after[:, ruled] == before[:, ruled]).all()
