@@ -89,20 +89,21 @@ def pack(problem: PackingProblem, *, refinements: int, expired: Callable[[], boo
     if not problem.demand[possible].sum():
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
     model = PriceModel(problem)
-    balances = model.balances(problem.demand)
-    quickest = _packed(problem, model, possible, balances[0], True)
+    quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
+    if expired():
+        return quickest
+    # A program goes on from what it solved last: the other ways start afresh.
+    model = PriceModel(problem)
     best: Packing | None = None
+    balances = model.balances(problem.demand)
     for balance in balances if problem.allowed.size <= THOROUGH else balances[:1]:
-        if expired():
-            break
         packing = _packed(problem, model, possible, balance, False)
         if best is None or packing.rank < best.rank:
             best = packing
-        if _will_do(best):
+        if expired() or _will_do(best):
             break
-    if best is None:
-        return quickest
-    for one in (quickest, best) if quickest.rank < best.rank else (best,):
+    assert best is not None
+    for one in (best, quickest) if quickest.rank < best.rank else (best,):
         if not one.left[possible].any():
             _better(problem, model, one, refinements, expired)
     return min(quickest, best, key=lambda one: one.rank)
