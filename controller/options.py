@@ -1,6 +1,7 @@
 """Every setting of the controller: its name, environment variable, default, unit and reason.
 
-A setting is a field of `Options`. Its environment variable is the field's name in
+A setting is a field of `Options`; its declaration says all there is of it, in types, bounds
+and words, and the manual prints it. Its environment variable is the field's name in
 capitals (`BATCH_IDLE_DURATION`), its flag the same in kebab case
 (`--batch-idle-duration=2s`); the names and defaults are Karpenter's. A flag wins over
 the environment, the environment over the default. The bundle writes settings with
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Protocol
+
+from msgspec import Meta
 
 
 class OptionsError(ValueError):
@@ -78,6 +81,11 @@ class Length:
         return f"up to {self.maximum} characters"
 
 
+def doc(text: str) -> Meta:
+    """Return what is said of a setting, in one line."""
+    return Meta(description=" ".join(text.split()))
+
+
 TagValue = Annotated[str, Length(256)]
 Port = Annotated[int, Range(0, 65535)]
 PositiveDuration = Annotated[timedelta, Range(timedelta(milliseconds=1))]
@@ -131,165 +139,295 @@ class AWSFeatureGates:
 class Options:
     """The settings of one controller."""
 
-    cluster_name: str
-    """The EKS cluster's name: it owns the tags by which instances are found again, so there
-    is no default."""
+    cluster_name: Annotated[
+        str,
+        doc("""
+            The EKS cluster's name: it owns the tags by which instances are found again, so there
+            is no default.
+        """),
+    ]
 
-    installation: TagValue = ""
-    """Value of the tag `joiner.dev/installation` on everything that is made in AWS: what does not
-    bear it is not collected, whatever else it is tagged. The cluster's name when empty."""
+    installation: Annotated[
+        TagValue,
+        doc("""
+            Value of the tag `joiner.dev/installation` on everything that is made in AWS: what does
+            not bear it is not collected, whatever else it is tagged. The cluster's name when
+            empty.
+        """),
+    ] = ""
 
-    cluster_endpoint: str = ""
-    """URL of the API server that nodes join; asked of EKS when empty."""
+    cluster_endpoint: Annotated[
+        str,
+        doc("URL of the API server that nodes join; asked of EKS when empty."),
+    ] = ""
 
-    cluster_ca_bundle: str = ""
-    """CA of that API server, PEM in base64; the controller's own CA when empty."""
+    cluster_ca_bundle: Annotated[
+        str,
+        doc("CA of that API server, PEM in base64; the controller's own CA when empty."),
+    ] = ""
 
-    isolated_vpc: bool = False
-    """The VPC has no way to the Pricing and IAM APIs. On-demand prices are then those that ship
-    with the controller, whose date every EC2NodeClass tells, and EC2NodeClasses must name an
-    instance profile that exists."""
+    isolated_vpc: Annotated[
+        bool,
+        doc("""
+            The VPC has no way to the Pricing and IAM APIs. On-demand prices are then those that
+            ship with the controller, whose date every EC2NodeClass tells, and EC2NodeClasses must
+            name an instance profile that exists.
+        """),
+    ] = False
 
-    eks_control_plane: bool = False
-    """The API server is EKS's, and its version is asked of EKS. Accepted for Karpenter's sake: it
-    is asked there in any case."""
+    eks_control_plane: Annotated[
+        bool,
+        doc("""
+            The API server is EKS's, and its version is asked of EKS. Accepted for Karpenter's
+            sake: it is asked there in any case.
+        """),
+    ] = False
 
-    vm_memory_overhead_percent: Fraction = 0.075
-    """Share of an instance's memory that the hypervisor and the kernel keep, 0.075 = 7.5 %.
-    Used until a real node of the type has been seen."""
+    vm_memory_overhead_percent: Annotated[
+        Fraction,
+        doc("""
+            Share of an instance's memory that the hypervisor and the kernel keep, 0.075 = 7.5 %.
+            Used until a real node of the type has been seen.
+        """),
+    ] = 0.075
 
-    interruption_queue: str = ""
-    """Name of the SQS queue with interruption events; empty means that nobody listens."""
+    interruption_queue: Annotated[
+        str,
+        doc("Name of the SQS queue with interruption events; empty means that nobody listens."),
+    ] = ""
 
-    reserved_enis: Count = 0
-    """Network interfaces per node that pods may not use, as with custom VPC CNI networking."""
+    reserved_enis: Annotated[
+        Count,
+        doc("""
+            Network interfaces per node that pods may not use, as with custom VPC CNI networking.
+        """),
+    ] = 0
 
-    disable_dry_run: bool = False
-    """Does not ask EC2 whether an EC2NodeClass could be launched before it is called ready."""
+    disable_dry_run: Annotated[
+        bool,
+        doc("""
+            Does not ask EC2 whether an EC2NodeClass could be launched before it is called ready.
+        """),
+    ] = False
 
-    enable_zonal_shift: bool = False
-    """Keeps out of availability zones from which ARC has shifted the cluster away."""
+    enable_zonal_shift: Annotated[
+        bool,
+        doc("Keeps out of availability zones from which ARC has shifted the cluster away."),
+    ] = False
 
-    ami_refresh_interval: SlowDuration = timedelta(minutes=1)
-    """How often images are looked up again."""
+    ami_refresh_interval: Annotated[
+        SlowDuration,
+        doc("How often images are looked up again."),
+    ] = timedelta(minutes=1)
 
-    subnet_refresh_interval: SlowDuration = timedelta(minutes=1)
-    """How often subnets are looked up again."""
+    subnet_refresh_interval: Annotated[
+        SlowDuration,
+        doc("How often subnets are looked up again."),
+    ] = timedelta(minutes=1)
 
-    batch_idle_duration: PositiveDuration = timedelta(seconds=1)
-    """How long the batch stays open after the last pod. Long enough for a Deployment's pods to
-    arrive together, short enough that one pod hardly notices."""
+    batch_idle_duration: Annotated[
+        PositiveDuration,
+        doc("""
+            How long the batch stays open after the last pod. Long enough for a Deployment's pods
+            to arrive together, short enough that one pod hardly notices.
+        """),
+    ] = timedelta(seconds=1)
 
-    batch_max_duration: PositiveDuration = timedelta(seconds=10)
-    """How long the batch stays open at most, when pods keep coming."""
+    batch_max_duration: Annotated[
+        PositiveDuration,
+        doc("How long the batch stays open at most, when pods keep coming."),
+    ] = timedelta(seconds=10)
 
-    solve_time_limit: PositiveDuration = timedelta(seconds=30)
-    """How long one solve may look for something cheaper before its best answer is taken."""
+    solve_time_limit: Annotated[
+        PositiveDuration,
+        doc("How long one solve may look for something cheaper before its best answer is taken."),
+    ] = timedelta(seconds=30)
 
-    disruption_time_limit: PositiveDuration = timedelta(seconds=60)
-    """How long one look for nodes that could go, or be replaced by cheaper ones, may take before
-    what was found is taken. Pods that wait for nodes do not wait for it."""
+    disruption_time_limit: Annotated[
+        PositiveDuration,
+        doc("""
+            How long one look for nodes that could go, or be replaced by cheaper ones, may take
+            before what was found is taken. Pods that wait for nodes do not wait for it.
+        """),
+    ] = timedelta(seconds=60)
 
-    disruption_eviction_price: Fraction = 0.01
-    """$ that moving one ordinary pod costs: about two minutes of its share of a node, while it
-    starts anew. A node is consolidated only when that saves more than its moves cost; 0 counts
-    savings alone, as Karpenter does."""
+    disruption_eviction_price: Annotated[
+        Fraction,
+        doc("""
+            $ that moving one ordinary pod costs: about two minutes of its share of a node, while
+            it starts anew. A node is consolidated only when that saves more than its moves cost; 0
+            counts savings alone, as Karpenter does.
+        """),
+    ] = 0.01
 
-    disruption_horizon: PositiveDuration = timedelta(hours=2)
-    """Within what time the saving must exceed what the moves cost."""
+    disruption_horizon: Annotated[
+        PositiveDuration,
+        doc("Within what time the saving must exceed what the moves cost."),
+    ] = timedelta(hours=2)
 
-    disruption_cool_down: PositiveDuration = timedelta(minutes=10)
-    """For how long after a pod's start moving it costs more, up to three times as much, so that
-    nobody is moved again at once."""
+    disruption_cool_down: Annotated[
+        PositiveDuration,
+        doc("""
+            For how long after a pod's start moving it costs more, up to three times as much, so
+            that nobody is moved again at once.
+        """),
+    ] = timedelta(minutes=10)
 
-    preference_policy: PreferencePolicy = "Respect"
-    """Whether preferred affinities and ScheduleAnyway spreads count while simulating: `Respect`
-    tries them first and relaxes, `Ignore` packs as if they were not there."""
+    preference_policy: Annotated[
+        PreferencePolicy,
+        doc("""
+            Whether preferred affinities and ScheduleAnyway spreads count while simulating:
+            `Respect` tries them first and relaxes, `Ignore` packs as if they were not there.
+        """),
+    ] = "Respect"
 
-    min_values_policy: MinValuesPolicy = "Strict"
-    """Whether a requirement's `minValues` must hold (`Strict`) or may be lowered when no offering
-    satisfies it (`BestEffort`)."""
+    min_values_policy: Annotated[
+        MinValuesPolicy,
+        doc("""
+            Whether a requirement's `minValues` must hold (`Strict`) or may be lowered when no
+            offering satisfies it (`BestEffort`).
+        """),
+    ] = "Strict"
 
-    ignore_dra_requests: bool = True
-    """Leaves pods with resource claims (dynamic resource allocation) alone. `false` needs
-    Kubernetes 1.34, the first to serve `resource.k8s.io/v1`; what devices nodes yet to be made
-    will have is not known on AWS, so that claims are met by those that drivers have published."""
+    ignore_dra_requests: Annotated[
+        bool,
+        doc("""
+            Leaves pods with resource claims (dynamic resource allocation) alone. `false` needs
+            Kubernetes 1.34, the first to serve `resource.k8s.io/v1`; what devices nodes yet to be
+            made will have is not known on AWS, so that claims are met by those that drivers have
+            published.
+        """),
+    ] = True
 
-    scheduler_config: str = ""
-    """The cluster's default topology spread constraints, as kube-scheduler was given them
-    (`podTopologySpread.defaultConstraints`): the path of a YAML file, or its content when it
-    begins with `{`. Empty means that pods that state none are spread by chance."""
+    scheduler_config: Annotated[
+        str,
+        doc("""
+            The cluster's default topology spread constraints, as kube-scheduler was given them
+            (`podTopologySpread.defaultConstraints`): the path of a YAML file, or its content when
+            it begins with `{`. Empty means that pods that state none are spread by chance.
+        """),
+    ] = ""
 
-    feature_gates: FeatureGates = FeatureGates()
-    """What is switched on beyond the defaults."""
+    feature_gates: Annotated[
+        FeatureGates,
+        doc("What is switched on beyond the defaults."),
+    ] = FeatureGates()
 
-    aws_feature_gates: AWSFeatureGates = AWSFeatureGates()
-    """The same, for the AWS provider."""
+    aws_feature_gates: Annotated[
+        AWSFeatureGates,
+        doc("The same, for the AWS provider."),
+    ] = AWSFeatureGates()
 
-    karpenter_service: str = ""
-    """Name of the Service in front of the controller; for information only."""
+    karpenter_service: Annotated[
+        str,
+        doc("Name of the Service in front of the controller; for information only."),
+    ] = ""
 
-    system_namespace: str = "kube-system"
-    """Namespace the controller runs in; its Lease lives there when no other is named."""
+    system_namespace: Annotated[
+        str,
+        doc("Namespace the controller runs in; its Lease lives there when no other is named."),
+    ] = "kube-system"
 
-    bind_address: str = ""
-    """Address the metrics and probe servers listen on; empty means all interfaces."""
+    bind_address: Annotated[
+        str,
+        doc("Address the metrics and probe servers listen on; empty means all interfaces."),
+    ] = ""
 
-    metrics_port: Port = 8080
-    """Port of `/metrics`; 0 switches it off."""
+    metrics_port: Annotated[Port, doc("Port of `/metrics`; 0 switches it off.")] = 8080
 
-    health_probe_port: Port = 8081
-    """Port of `/healthz` and `/readyz`; 0 switches them off."""
+    health_probe_port: Annotated[
+        Port,
+        doc("Port of `/healthz` and `/readyz`; 0 switches them off."),
+    ] = 8081
 
-    enable_profiling: bool = False
-    """Serves profiles beside the metrics: `/debug/pprof/profile?seconds=30` (what the event loop
-    spends its time on) and `/debug/pprof/goroutine` (where every task waits). The paths are
-    Karpenter's; the answers are Python's, as text."""
+    enable_profiling: Annotated[
+        bool,
+        doc("""
+            Serves profiles beside the metrics: `/debug/pprof/profile?seconds=30` (what the event
+            loop spends its time on) and `/debug/pprof/goroutine` (where every task waits). The
+            paths are Karpenter's; the answers are Python's, as text.
+        """),
+    ] = False
 
-    disable_leader_election: bool = False
-    """Acts without holding the Lease; only safe where a single controller can ever run."""
+    disable_leader_election: Annotated[
+        bool,
+        doc("Acts without holding the Lease; only safe where a single controller can ever run."),
+    ] = False
 
-    leader_election_name: str = "karpenter-leader-election"
-    """Name of the Lease. Karpenter's, so that the two can never act at once. It lasts 15 s, is
-    renewed every 2 s, and given up after 10 s without: client-go's defaults. Karpenter has no
-    settings for these, and neither have we."""
+    leader_election_name: Annotated[
+        str,
+        doc("""
+            Name of the Lease. Karpenter's, so that the two can never act at once. It lasts 15 s,
+            is renewed every 2 s, and given up after 10 s without: client-go's defaults. Karpenter
+            has no settings for these, and neither have we.
+        """),
+    ] = "karpenter-leader-election"
 
-    leader_election_namespace: str = ""
-    """Namespace of the Lease; the controller's own when empty."""
+    leader_election_namespace: Annotated[
+        str,
+        doc("Namespace of the Lease; the controller's own when empty."),
+    ] = ""
 
-    disable_controller_warmup: bool = True
-    """Whether followers wait with their watches until they lead. Accepted for Karpenter's sake:
-    every replica watches, so that the next leader can act at once."""
+    disable_controller_warmup: Annotated[
+        bool,
+        doc("""
+            Whether followers wait with their watches until they lead. Accepted for Karpenter's
+            sake: every replica watches, so that the next leader can act at once.
+        """),
+    ] = True
 
-    disable_cluster_state_observability: bool = False
-    """Leaves out the metrics and events about the mirror of the cluster."""
+    disable_cluster_state_observability: Annotated[
+        bool,
+        doc("Leaves out the metrics and events about the mirror of the cluster."),
+    ] = False
 
-    detailed_metrics: bool = False
-    """Serves a series for every pod, node, NodeClaim and offering too, as Karpenter always does.
-    They grow with the cluster and the region: tens of thousands, each read by every scrape."""
+    detailed_metrics: Annotated[
+        bool,
+        doc("""
+            Serves a series for every pod, node, NodeClaim and offering too, as Karpenter always
+            does. They grow with the cluster and the region: tens of thousands, each read by every
+            scrape.
+        """),
+    ] = False
 
-    kube_client_qps: Count = 200
-    """Requests per second to the Kubernetes API, sustained."""
+    kube_client_qps: Annotated[
+        Count,
+        doc("Requests per second to the Kubernetes API, sustained."),
+    ] = 200
 
-    kube_client_burst: Count = 300
-    """Requests to the Kubernetes API that may go out at once."""
+    kube_client_burst: Annotated[
+        Count,
+        doc("Requests to the Kubernetes API that may go out at once."),
+    ] = 300
 
-    memory_limit: Annotated[int, Range(-1)] = -1
-    """Bytes of memory the container may use; -1 when it has no limit. From 90 % of it on, garbage
-    is collected at once, and a warning says how near the limit is."""
+    memory_limit: Annotated[
+        int,
+        Range(-1),
+        doc("""
+            Bytes of memory the container may use; -1 when it has no limit. From 90 % of it on,
+            garbage is collected at once, and a warning says how near the limit is.
+        """),
+    ] = -1
 
-    cpu_requests: Count = 1000
-    """Thousandths of a CPU the container may count on. How many objects each loop works on at once
-    follows: from 10 or 100 with one CPU to 1,000 or 5,000 with sixty."""
+    cpu_requests: Annotated[
+        Count,
+        doc("""
+            Thousandths of a CPU the container may count on. How many objects each loop works on at
+            once follows: from 10 or 100 with one CPU to 1,000 or 5,000 with sixty.
+        """),
+    ] = 1000
 
-    log_level: LogLevel = "info"
-    """The least severe lines that are logged."""
+    log_level: Annotated[LogLevel, doc("The least severe lines that are logged.")] = "info"
 
-    log_output_paths: tuple[str, ...] = ("stdout",)
-    """Where lines go: `stdout`, `stderr` or files, separated by commas."""
+    log_output_paths: Annotated[
+        tuple[str, ...],
+        doc("Where lines go: `stdout`, `stderr` or files, separated by commas."),
+    ] = ("stdout",)
 
-    log_error_output_paths: tuple[str, ...] = ("stderr",)
-    """Where it is said that a log line could not be written: `stdout`, `stderr` or files."""
+    log_error_output_paths: Annotated[
+        tuple[str, ...],
+        doc("Where it is said that a log line could not be written: `stdout`, `stderr` or files."),
+    ] = ("stderr",)
 
     @property
     def installation_tag(self) -> str:
@@ -352,13 +490,14 @@ def to_environment(options: Options) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One field of `Options` as people write it."""
 
     name: str
     type: Any
     default: Any
+    doc: str
 
     @property
     def variable(self) -> str:
@@ -426,12 +565,16 @@ def _gates(text: str, kind: type[Any], key: str) -> Any:
     return kind(**switched)
 
 
-def _settings() -> tuple[Setting, ...]:
+def _settings() -> Iterator[Setting]:
     types = typing.get_type_hints(Options, include_extras=True)
-    return tuple(
-        Setting(member.name, types[member.name], member.default)
-        for member in dataclasses.fields(Options)
-    )
+    for member in dataclasses.fields(Options):
+        kind, *bounds, about = typing.get_args(types[member.name])
+        yield Setting(
+            name=member.name,
+            type=Annotated[kind, *bounds] if bounds else kind,
+            default=member.default,
+            doc=about.description,
+        )
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -540,5 +683,5 @@ def _duration_text(duration: timedelta) -> str:
     return text or "0s"
 
 
-SETTINGS: tuple[Setting, ...] = _settings()
+SETTINGS: tuple[Setting, ...] = tuple(_settings())
 """Every setting, in the order of `Options`."""
