@@ -45,7 +45,7 @@ _ARM64_FIRMWARE_MIB = 64
 _NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """Devices of one kind; memory of one device in MiB, cores of a Neuron device.
 
@@ -60,7 +60,7 @@ class Accelerator:
     shares: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCard:
     """A network card and how many interfaces it takes."""
 
@@ -120,26 +120,23 @@ class Machine:
         return next((c.interfaces for c in self.cards if c.index == self.default_card), 0)
 
 
-def machine(described: Mapping[str, Any]) -> Machine:
+Row = Mapping[str, Any]
+"""A description as EC2 gives it, or a part of one."""
+
+
+def machine(described: Row) -> Machine:
     """Read a description as DescribeInstanceTypes gives it."""
-    network = described.get("NetworkInfo") or {}
-    processor = described.get("ProcessorInfo") or {}
-    disks = described.get("InstanceStorageInfo") or {}
-    ebs = described.get("EbsInfo") or {}
-    clock = processor.get("SustainedClockSpeedInGhz")
-    default_ebs = ebs.get("EbsOptimizedSupport") == "default"
+    processor, network = _part(described, "ProcessorInfo"), _part(described, "NetworkInfo")
+    disks, ebs = _part(described, "InstanceStorageInfo"), _part(described, "EbsInfo")
+    inference = _part(described, "InferenceAcceleratorInfo")
     return Machine(
         name=described["InstanceType"],
-        architectures=tuple(
-            ARCHITECTURES[a]
-            for a in processor.get("SupportedArchitectures", [])
-            if a in ARCHITECTURES
-        ),
+        architectures=_architectures(processor),
         usage_classes=frozenset(described.get("SupportedUsageClasses") or []),
         cpus=described["VCpuInfo"]["DefaultVCpus"],
         memory=described["MemoryInfo"]["SizeInMiB"],
         manufacturer=_kebab(processor.get("Manufacturer", "")),
-        clock_mhz=round(clock * 1000) if clock else None,
+        clock_mhz=_clock_mhz(processor),
         hypervisor=described.get("Hypervisor", ""),
         bare_metal=described.get("BareMetal", False),
         encryption_in_transit=network.get("EncryptionInTransitSupported", False),
@@ -148,41 +145,72 @@ def machine(described: Mapping[str, Any]) -> Machine:
         ena=network.get("EnaSupport", "unsupported") != "unsupported",
         storage=disks.get("TotalSizeInGB", 0),
         nvme=disks.get("NvmeSupport", "unsupported") != "unsupported",
-        ebs_mbps=ebs["EbsOptimizedInfo"]["MaximumBandwidthInMbps"] if default_ebs else None,
+        ebs_mbps=_ebs_mbps(ebs),
         network_mbps=_network_mbps(network),
         ipv4_per_interface=network.get("Ipv4AddressesPerInterface", 0),
-        efa_interfaces=(network.get("EfaInfo") or {}).get("MaximumEfaInterfaces", 0),
+        efa_interfaces=_part(network, "EfaInfo").get("MaximumEfaInterfaces", 0),
         default_card=network.get("DefaultNetworkCardIndex", 0),
-        cards=tuple(
-            NetworkCard(c["NetworkCardIndex"], c["MaximumNetworkInterfaces"])
-            for c in network.get("NetworkCards", [])
-        ),
-        gpus=tuple(
-            Accelerator(
-                _kebab(g["Name"]),
-                _kebab(g["Manufacturer"]),
-                g.get("Count") or 0,
-                (g.get("MemoryInfo") or {}).get("SizeInMiB", 0),
-                shares=0 if g.get("Count") else g.get("LogicalGpuCount") or 0,
-            )
-            for g in (described.get("GpuInfo") or {}).get("Gpus", [])
-        ),
-        accelerators=tuple(
-            Accelerator(_kebab(a["Name"]), _kebab(a["Manufacturer"]), a["Count"])
-            for a in (described.get("InferenceAcceleratorInfo") or {}).get("Accelerators", [])
-        ),
-        neuron=tuple(
-            Accelerator(
-                _kebab(n["Name"]),
-                "aws",
-                n["Count"],
-                cores=(n.get("CoreInfo") or {}).get("Count", 0),
-            )
-            for n in (described.get("NeuronInfo") or {}).get("NeuronDevices", [])
-        ),
+        cards=tuple(map(_network_card, network.get("NetworkCards", []))),
+        gpus=tuple(map(_gpu, _part(described, "GpuInfo").get("Gpus", []))),
+        accelerators=tuple(map(_accelerator, inference.get("Accelerators", []))),
+        neuron=tuple(map(_neuron, _part(described, "NeuronInfo").get("NeuronDevices", []))),
         placement_strategies=frozenset(
-            (described.get("PlacementGroupInfo") or {}).get("SupportedStrategies", [])
+            _part(described, "PlacementGroupInfo").get("SupportedStrategies", [])
         ),
+    )
+
+
+def _part(described: Row, name: str) -> Row:
+    """Return a part; an empty one when EC2 leaves it out, or says null."""
+    return described.get(name) or {}
+
+
+def _architectures(processor: Row) -> tuple[str, ...]:
+    listed = processor.get("SupportedArchitectures", [])
+    return tuple(ARCHITECTURES[name] for name in listed if name in ARCHITECTURES)
+
+
+def _clock_mhz(processor: Row) -> int | None:
+    ghz = processor.get("SustainedClockSpeedInGhz")
+    return round(ghz * 1000) if ghz else None
+
+
+def _ebs_mbps(ebs: Row) -> int | None:
+    if ebs.get("EbsOptimizedSupport") != "default":
+        return None
+    mbps: int = ebs["EbsOptimizedInfo"]["MaximumBandwidthInMbps"]
+    return mbps
+
+
+def _network_card(card: Row) -> NetworkCard:
+    return NetworkCard(index=card["NetworkCardIndex"], interfaces=card["MaximumNetworkInterfaces"])
+
+
+def _gpu(gpu: Row) -> Accelerator:
+    count = gpu.get("Count") or 0
+    return Accelerator(
+        name=_kebab(gpu["Name"]),
+        manufacturer=_kebab(gpu["Manufacturer"]),
+        count=count,
+        memory=_part(gpu, "MemoryInfo").get("SizeInMiB", 0),
+        shares=0 if count else gpu.get("LogicalGpuCount") or 0,
+    )
+
+
+def _accelerator(device: Row) -> Accelerator:
+    return Accelerator(
+        name=_kebab(device["Name"]),
+        manufacturer=_kebab(device["Manufacturer"]),
+        count=device["Count"],
+    )
+
+
+def _neuron(device: Row) -> Accelerator:
+    return Accelerator(
+        name=_kebab(device["Name"]),
+        manufacturer="aws",
+        count=device["Count"],
+        cores=_part(device, "CoreInfo").get("Count", 0),
     )
 
 
@@ -190,7 +218,7 @@ def _kebab(text: str) -> str:
     return text.lower().replace(" ", "-")
 
 
-def _network_mbps(network: Mapping[str, Any]) -> int | None:
+def _network_mbps(network: Row) -> int | None:
     gbps = sum(c.get("BaselineBandwidthInGbps") or 0 for c in network.get("NetworkCards", []))
     return round(gbps * 1000) if gbps else None
 
