@@ -2,10 +2,10 @@
 
 The fluid program buys nodes in fractions and fills them to the brim. Whole nodes have
 holes: of pods that ask for 4 CPUs, one with 7.9 CPUs holds one. What holds for whole pods
-is this (Chvátal and Gomory's rounding): divide what pods take and what a node has by any
-amount and round everything down, and what a node holds still adds up to no more than it
-has. The program starts without such inequalities; those that its answer breaks are let in,
-and it is solved again, until it breaks none.
+is this (the rounding of Gomory, 1958, and Chvátal, 1973): divide what pods take and what a
+node has by any amount and round everything down, and what a node holds still adds up to no
+more than it has. The program starts without such inequalities; those that its answer breaks
+are let in, and it is solved again, until it breaks none.
 
 What adds up on a node is called a measure here: resources, roundings of them, and how many
 of a group a node takes. Axes: classes, kinds, measures, pools × limits.
@@ -26,7 +26,12 @@ from controller.scheduling.packing.problem import NodeRules, PackingProblem
 ROUNDS = 500
 """How often the program is solved at most; every time proves a bound."""
 
+LEFT_OUT = 10.0
+"""How many times the dearest node costs what leaving a pod out does: no answer is cheaper by it."""
+
 TOLERANCE = 1e-7
+"""Within what share a price or an inequality counts as met."""
+
 SAFETY = 1e-9
 """What is taken off a bound, as a share, for rounding errors of sums."""
 
@@ -234,7 +239,7 @@ class WholeProgram:
             self._model.addRow(amount, infinity, 0, none, empty)
         for amount in self._headroom.tolist():
             self._model.addRow(-infinity, amount, 0, none, empty)
-        dearest = 10.0 * (float(self._prices.max()) + 1.0)
+        dearest = LEFT_OUT * (float(self._prices.max()) + 1.0)
         for row in range(len(self._demand)):
             place = np.array([row], dtype=np.int32)
             self._model.addCol(dearest, 0.0, infinity, 1, place, np.ones(1))

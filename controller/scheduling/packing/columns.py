@@ -1,4 +1,8 @@
-"""Whole nodes, combined by a program of their own.
+"""Whole nodes, combined by a program of their own: Gilmore and Gomory's column generation.
+
+See "A Linear Programming Approach to the Cutting-Stock Problem" (1961). Their columns are
+priced exactly, by a knapsack; with several resources that takes a minute, so here columns
+are found by filling and by exchanges.
 
 Where many pods share few classes, the same node is bought many times over, and what
 matters is which fillings are bought, not how one is found. A filling is a pattern; a

@@ -16,6 +16,13 @@ from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups, TopologyKind
 
+LEFT_OUT = 10.0
+"""How many times the cheapest node that could hold it alone a pod costs that is left out."""
+
+MOST_WAITING = 1e-3
+"""How many such nodes more leaving out the class of which most wait costs: where limits leave pods
+over, not those, so that spreads stay even."""
+
 
 class ProblemBuilder:
     """Brings pod groups, variants and limits into arrays.
@@ -96,9 +103,8 @@ class ProblemBuilder:
         allowed = allowed[:, kinds]
         prices = self._prices[kinds]
         alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
-        # Where limits leave pods over, not those of which the most wait: spreads stay even.
-        waiting = 1e-3 * demand / demand.max(initial=1) if len(left) else 0.0
-        penalty = (10.0 + waiting) * np.where(np.isfinite(alone), alone, 1.0)
+        waiting = MOST_WAITING * demand / demand.max(initial=1) if len(left) else 0.0
+        penalty = (LEFT_OUT + waiting) * np.where(np.isfinite(alone), alone, 1.0)
         problem = PackingProblem(
             demand=demand,
             sizes=sizes,

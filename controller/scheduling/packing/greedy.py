@@ -1,6 +1,12 @@
 """Fills nodes: the class added next is the one whose shape fits what a node has left.
 
+Vector bin packing by weighted direction, as in Panigrahy, Talwar, Uyeda and Wieder's
+"Heuristics for Vector Bin Packing" (2011), with the fluid program's duals for weights.
+
 Axes: kinds (one node of each), classes, resources, groups.
+
+Constants are set by the cost of mixed and priced worlds and of Karpenter's own (`make race`);
+time comes second.
 """
 
 from __future__ import annotations
@@ -16,7 +22,26 @@ SIDE_BY_SIDE = 8
 """With many classes, how many of them may be added in one step, one pod each: there are
 then enough of nearly equal shape for it not to matter."""
 
+SIZE_WEIGHT = 0.15
+"""What a pod as large as the whole node is liked for it, beside the fit of its shape (a cosine,
+at most 1): of pods that fit alike the larger goes first, while there is room for it."""
+
+MOST_WORTH = 1.2
+"""Up to what multiple of the price of what it takes a pod's worth counts. Pods that rules make
+worth more should come early, but not wherever they fit badly."""
+
+SHARE_AT_ONCE = 0.2
+"""What share of the pods of a class that still fit is added in one step: fewer follow the shape
+of the room more closely, and take more steps."""
+
+SHARE_SIDE_BY_SIDE = 0.25
+"""What share of the room the classes added side by side may take in one step."""
+
 NOTHING, MOST = 1e-30, 1e9
+"""What stands for a size of zero, and for any number of pods, where both are divided by."""
+
+ROUNDING = 1e-15
+"""Added to divisors that may be zero: below what any price or size comes to."""
 
 
 def fill(
@@ -41,14 +66,14 @@ def fill(
     per_room = 1 / np.maximum(sizes, NOTHING)
     weights = dual_prices.resource_prices[kinds]
     weighted = np.square(weights)
-    nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + 1e-15)
-    whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + 1e-15
-    worth = dual_prices.values[None, columns] / (weights @ sizes.T + 1e-15)
+    nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
+    whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + ROUNDING
+    worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
     # Pods that can share a node with few of their own come first: whatever node is
     # opened, one of them should not be missing from it.
     liking = (
-        0.15 / (nearness * whole)
-        + keen * np.minimum(worth, 1.2)
+        SIZE_WEIGHT / (nearness * whole)
+        + keen * np.minimum(worth, MOST_WORTH)
         + dual_prices.scarce[None, columns]
     )
     held = start[:, columns]
@@ -82,7 +107,7 @@ def fill(
             nearness, liking = nearness[:, open_], liking[:, open_]
             occupancy.keep_classes(open_)
         aim = room * weighted
-        aim /= np.sqrt((np.square(room) * weighted).sum(axis=1))[:, None] + 1e-15
+        aim /= np.sqrt((np.square(room) * weighted).sum(axis=1))[:, None] + ROUNDING
         score = aim @ sizes.T
         score *= nearness
         score += liking
@@ -91,7 +116,7 @@ def fill(
         rows = np.arange(len(alive))
         taken = sizes[chosen]
         times = np.minimum((room * per_room[chosen]).min(axis=1), MOST)
-        amount = np.maximum((np.floor(times) * 0.2).astype(np.int64), 1)
+        amount = np.maximum((np.floor(times) * SHARE_AT_ONCE).astype(np.int64), 1)
         amount = np.minimum(amount, supply[rows, chosen])
         if len(occupancy.limit):
             amount = np.minimum(amount, occupancy.spare(chosen))
@@ -110,8 +135,8 @@ def fill(
 
 
 def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:
-    """Choose one pod each of the next best classes, as far as a quarter of the room goes;
-    nodes × classes.
+    """Choose one pod each of the next best classes, as far as their share of the
+    room goes; nodes × classes.
     """
     best = np.argpartition(-score, SIDE_BY_SIDE - 1, axis=1)[:, :SIDE_BY_SIDE]
     rows = np.arange(len(score))[:, None]
@@ -119,7 +144,7 @@ def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:
     best = best[rows, order]
     usable = score[rows, best] > 0
     asked = np.cumsum(sizes[best] * usable[:, :, None], axis=1)
-    usable &= (asked <= 0.25 * room[:, None]).all(axis=2)
+    usable &= (asked <= SHARE_SIDE_BY_SIDE * room[:, None]).all(axis=2)
     added = np.zeros(score.shape, dtype=np.int64)
     added[rows, best] = usable
     return added

@@ -1,4 +1,7 @@
-"""Small answers are gone over once more.
+"""Small answers are gone over once more: ruin and recreate.
+
+See Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, "Record Breaking Optimization Results
+Using the Ruin and Recreate Principle" (2000); here only what is better is accepted.
 
 Prices guide well where many pods wait; where few do, whole nodes decide. Nodes are taken
 apart, one by one, in pairs and all at once, and every pod goes where it adds least to the

@@ -1,4 +1,4 @@
-"""The cheapest nodes for what is left.
+"""The cheapest nodes for what is left: vector bin packing guided by duals.
 
 The fluid program prices resources on every kind of node and gives every class of
 pods a value. A node is filled by adding, again and again, the class whose shape is
@@ -7,6 +7,9 @@ with the least price per value filled is opened; then the rest is priced again.
 
 Axes: classes (pods that are equal here), kinds (types as they can be bought in one
 place), resources, groups (rules about pods that share a node), pools × limits.
+
+Constants are set by the cost of mixed and priced worlds and of Karpenter's own (`make race`);
+time comes second.
 """
 
 from __future__ import annotations
@@ -45,6 +48,10 @@ LARGE = 20_000
 FEW_PAIRS = 2_000
 """Up to how many pairs whole nodes are combined by a program of their own."""
 
+NEAR_THE_END = 4
+"""When what is left is worth less than so many usual nodes, every kind that serves somebody is
+looked at: a node that would come out half empty may be of any."""
+
 GOOD_ENOUGH = 1.01
 """At what multiple of the bound the search ends."""
 
@@ -52,6 +59,10 @@ REFINED_SHARES, PATIENCE = (0.3, 0.5, 0.15, 0.7), 3
 """Which shares of the nodes, the worst first, are taken apart in turn; after how many turns
 that brought nothing that ends.
 """
+
+OTHERS_EVERY = 7
+"""Beside the worst nodes every so many-th of the others is taken apart, in each turn other ones:
+what the worst lack may be on a good one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +174,16 @@ def _will_do(packing: Packing) -> bool:
 def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int) -> bool:
     """Take the worst nodes apart, and some others with them, and pack their pods anew;
     keep that if it is cheaper. False if it is not.
+
+    Ruin and recreate, after Schrimpf, Schneider, Stamm-Wilbrandt and Dueck (2000), which
+    accepts only what is better.
     """
     nodes = [OpenedNodes(one.kind, one.pods) for one in best.opened for _ in range(one.copies)]
     values = model.dual_prices(problem.demand, balance=0.0).values
     waste = [-float(one.pods @ values) / float(problem.prices[one.kind]) for one in nodes]
     order = np.argsort(-np.array(waste), kind="stable")
     worst = order[: max(2, int(len(nodes) * REFINED_SHARES[turn % len(REFINED_SHARES)]))]
-    others = order[len(worst) + turn % 7 :: 7]
+    others = order[len(worst) + turn % OTHERS_EVERY :: OTHERS_EVERY]
     chosen = {*worst.tolist(), *others.tolist()}
     demand = np.sum([nodes[place].pods for place in chosen], axis=0)
     consumed = sum(problem.consumption[nodes[place].kind] for place in chosen)
@@ -362,7 +376,7 @@ def _filled_nodes(
     usable = serves & np.asarray((problem.consumption <= packing.headroom + SLACK).all(axis=1))
     choices = [(usable, MOST)]
     large = problem.allowed.size > LARGE
-    if rest >= 4 * spend.usual:
+    if rest >= NEAR_THE_END * spend.usual:
         choices.insert(0, (usable & spend.open(siblings=True), FILLS_BADLY[large]))
         choices.insert(0, (usable & spend.open(siblings=False), FILLS_WELL[large]))
     for chosen, enough in choices:

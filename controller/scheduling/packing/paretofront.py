@@ -12,6 +12,9 @@ MOST_KINDS = 40
 prices is enough. A packed node is bought as the cheapest type that holds its pods,
 whatever kind it was packed as, so that little is lost."""
 
+LADDER_STEP = 1.12
+"""How far apart, as a factor, the rungs of that ladder are."""
+
 NO_KINDS: Indices = np.zeros(0, dtype=np.int64)
 
 
@@ -33,7 +36,7 @@ def undominated(
         inside = useful[sign.reshape(-1) == number]
         best = pareto_front(inside[np.argsort(prices[inside], kind="stable")], merit)
         every.append(best)
-        kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=1.12))
+        kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=LADDER_STEP))
     return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))
 
 

@@ -5,6 +5,9 @@ classes of like shape; that keeps it small however many pods wait. Its duals are
 stretched over all kinds, scaled down where a kind would be over-priced. Whatever the
 bundling lost, the values that follow are a feasible dual of the whole program, so the
 bound holds.
+
+Constants are set by the cost of mixed and priced worlds and of Karpenter's own (`make race`);
+time comes second.
 """
 
 from __future__ import annotations
@@ -25,6 +28,24 @@ MANY_CLASSES, SAMPLE = 150, 3
 
 MOST_GROUPS = 60
 TINY = 1e-9
+
+WORTH_ITS_PRICE = 0.98
+"""From what share of its price on that a kind is worth to the program it may be opened, bought or
+not: sizes of one family cost much the same per unit, and the program names only one of them."""
+
+LOPSIDED = 0.1
+"""Below what share of all that is spent a resource is as good as free to the program."""
+
+LEADING, HALF, NONE = 3.0, 1.0, 0.0
+"""How much the shape of demand weighs beside the program's prices: it leads, it counts, it does
+not."""
+
+OWN_PRICE = 1e-3
+"""What share of its price every kind spreads over its resources: two shapes of equal value are
+told apart by it, and nothing else is."""
+
+BUNDLE_STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 2.0)
+"""How far apart the shapes (shares of each resource) of bundles are, the finest first."""
 
 STEP, FINE_STEP, FEW_KINDS = 4.0, 2.0, 60
 """How far apart the prices of the program's kinds are; and where groups decide how many
@@ -151,7 +172,7 @@ class PriceModel:
             self._weights(resource_prices, balance) / self._scale,
             values,
             scarce,
-            worth >= 0.98 * problem.prices,
+            worth >= WORTH_ITS_PRICE * problem.prices,
             prices.limit_value,
             Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
@@ -166,8 +187,8 @@ class PriceModel:
         spent = dual_prices.bought @ (
             dual_prices.resource_prices[:, :2] * self._problem.room[:, :2]
         )
-        lopsided = spent.min() < 0.1 * spent.sum()
-        return (3.0, 1.0, 0.0) if lopsided else (0.0, 3.0, 1.0)
+        lopsided = spent.min() < LOPSIDED * spent.sum()
+        return (LEADING, HALF, NONE) if lopsided else (NONE, LEADING, HALF)
 
     def _weights(self, resource_prices: Matrix, balance: float) -> Matrix:
         """Return the weights by which shapes are compared; kinds × resources."""
@@ -180,7 +201,7 @@ class PriceModel:
         share: Matrix = self._problem.prices[:, None] / np.maximum(self._room, 1e-6)
         even = share / self._room.shape[1] * (self._room > 0)
         bare = resource_prices.sum(axis=1) <= 0
-        mixed = resource_prices + (balance * scarcity**2 + 1e-3) * even
+        mixed = resource_prices + (balance * scarcity**2 + OWN_PRICE) * even
         return np.asarray(np.where(bare[:, None], even, mixed))
 
     def _chosen_kinds(self) -> tuple[Indices, bool]:
@@ -227,7 +248,7 @@ class PriceModel:
         members = self._members.T.astype(np.int64)
         total = self._sizes.sum(axis=1, keepdims=True)
         shares = self._sizes / np.maximum(total, 1e-15)
-        for step in (0.02, 0.05, 0.1, 0.2, 0.5, 2.0):
+        for step in BUNDLE_STEPS:
             shape = np.round(shares / step).astype(np.int64)
             keys = np.concatenate([allowed, members, shape], axis=1)
             _, first, bundle = np.unique(keys, axis=0, return_index=True, return_inverse=True)
