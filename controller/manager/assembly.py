@@ -39,8 +39,8 @@ from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination, node_forgotten
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
-from controller.reconcilers.provisioning.replication import Replication
 from controller.reconcilers.provisioning.startupgate import StartupGate
+from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster, key_of

@@ -17,7 +17,7 @@ from controller.options import FeatureGates, Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.provisioning.buffers import report_fills
-from controller.reconcilers.provisioning.replication import Replication
+from controller.reconcilers.staticcapacity.replication import Replication
 from controller.scheduling.buffers import Fill
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics

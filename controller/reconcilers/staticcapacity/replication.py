@@ -63,7 +63,7 @@ class Replication:
         if missing > 0:
             return await self._make(pool, missing, len(claims))
         # Those that disruption has marked are on their way out already, and have heirs.
-        running = [one for one in self.cluster.state_nodes(self.clock()) if _runs(one, name)]
+        running = [node for node in self.cluster.state_nodes(self.clock()) if _runs(node, name)]
         await self._end(running, len(running) - pool.spec.replicas)
         return PERIOD
 
@@ -86,12 +86,12 @@ class Replication:
     async def _end(self, running: list[StateNode], count: int) -> None:
         there = {claim.metadata.uid for claim in self.cluster.list(NODE_CLAIM)}
         self._unanswered.intersection_update(there)
-        for one in sorted(running, key=self._rank):
+        for node in sorted(running, key=self._rank):
             if count <= 0:
                 return
-            count -= await self._delete(one)
+            count -= await self._delete(node)
 
-    async def _delete(self, one: StateNode) -> bool:
+    async def _delete(self, node: StateNode) -> bool:
         """Delete a machine's claim; returns whether it goes. One that does not is left as it was.
 
         Raises:
@@ -99,10 +99,10 @@ class Replication:
                 so that no other goes in its stead.
 
         """
-        claim = one.claim
+        claim = node.claim
         assert claim is not None
         metadata = claim.metadata
-        fields = {"NodeClaim": metadata.name, "NodePool": one.node_pool}
+        fields = {"NodeClaim": metadata.name, "NodePool": node.node_pool}
         self.cluster.mark_for_deletion(metadata.name)
         try:
             await self.api.delete(NODE_CLAIM, metadata.name, uid=metadata.uid)
@@ -120,19 +120,19 @@ class Replication:
         log.info("deleting nodeclaim beyond replicas", extra=fields)
         return True
 
-    def _rank(self, one: StateNode) -> Rank:
+    def _rank(self, node: StateNode) -> Rank:
         """Order machines by the harm of their end: unborn, empty, cheap, and protected last.
 
         Those whose deletion has been asked for already come first of all.
         """
-        claim = one.claim
+        claim = node.claim
         assert claim is not None
         if claim.metadata.uid in self._unanswered:
             return -1, False, 0.0, claim.metadata.name
-        if not one.registered:
+        if not node.registered:
             return 0, False, 0.0, claim.metadata.name
         now = self.clock()
-        pods = self.cluster.pods_on(one.name)
+        pods = self.cluster.pods_on(node.name)
         is_protected = any(forbids_disruption(pod, now) for pod in pods)
         if not is_protected and all(map(is_daemon, pods)):
             return 1, False, 0.0, claim.metadata.name
@@ -140,5 +140,5 @@ class Replication:
         return 2, is_protected, cost, claim.metadata.name
 
 
-def _runs(one: StateNode, pool: str) -> bool:
-    return one.managed and one.node_pool == pool and not one.deleting
+def _runs(node: StateNode, pool: str) -> bool:
+    return node.managed and node.node_pool == pool and not node.deleting

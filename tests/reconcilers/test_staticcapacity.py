@@ -14,7 +14,7 @@ from controller.apis.nodepool import NodePool
 from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
-from controller.reconcilers.provisioning.replication import AT_THE_LIMIT, PERIOD, Replication
+from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
 from tests.reconcilers.test_disruption import Scenario as Disrupting
 from tests.reconcilers.test_provisioning import Scenario as Provisioning
 from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod

@@ -1,0 +1,1 @@
+"""From a static pool's `replicas` to as many NodeClaims, whether or not pods need them."""
