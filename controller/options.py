@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
+
+from controller.apis import durations
 
 
 class OptionsError(ValueError):
@@ -610,25 +611,6 @@ def _truth(text: str) -> bool:
 LARGEST = 2**63 - 1
 """Of whole numbers, in Go as in the APIs that settings end in."""
 
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
-_UNITS = {
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-    "ms": timedelta(milliseconds=1),
-}
-
-
-def _duration(text: str) -> timedelta:
-    if not _DURATION.fullmatch(text):
-        raise ValueError(text)
-    parts = _DURATION_PART.findall(text)
-    try:
-        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
-    except OverflowError:
-        raise ValueError(text) from None
-
 
 def _whole(text: str) -> int:
     value = int(text)
@@ -653,7 +635,7 @@ _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
     bool: (_truth, "true or false"),
     int: (_whole, "a whole number"),
     float: (_finite, "a number"),
-    timedelta: (_duration, "a duration such as 500ms, 10s or 1m30s"),
+    timedelta: (durations.parse_finite, "a duration such as 500ms, 10s or 1m30s"),
     tuple[str, ...]: (_paths, "a list separated by commas"),
 }
 
@@ -663,7 +645,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, timedelta):
-        return _duration_text(value)
+        return durations.written(value)
     if isinstance(value, tuple):
         return ",".join(value)
     if dataclasses.is_dataclass(value):
@@ -673,14 +655,6 @@ def text_of(value: Any) -> str:
             if getattr(value, gate.name) != gate.default
         )
     return str(value)
-
-
-def _duration_text(duration: timedelta) -> str:
-    rest, text = duration, ""
-    for unit, length in _UNITS.items():
-        count, rest = divmod(rest, length)
-        text += f"{count}{unit}" if count else ""
-    return text or "0s"
 
 
 SETTINGS: tuple[Setting, ...] = tuple(_settings())

@@ -1,12 +1,18 @@
-"""Durations as Karpenter writes them: `1h30m`, `720h`, `0s`, or `Never`."""
+"""Durations as Go and Karpenter write them: `1h30m`, `720h`, `1.5s`, `0s`, or `Never`."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_UNITS = {
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
 
 
 def parse(text: str | None) -> timedelta | None:
@@ -16,22 +22,29 @@ def parse(text: str | None) -> timedelta | None:
         ValueError: the text is neither a duration nor `Never`.
 
     """
-    if text is None or text == "Never":
-        return None
-    parts = _PART.findall(text)
-    if not parts or "".join(n + u for n, u in parts) != text:
+    return None if text is None or text == "Never" else parse_finite(text)
+
+
+def parse_finite(text: str) -> timedelta:
+    """Return a duration that ends.
+
+    Raises:
+        ValueError: the text is no duration, or one of more than 999,999,999 days.
+
+    """
+    if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 30s, 1h30m or Never")
-    return timedelta(seconds=sum(float(n) * _SECONDS[u] for n, u in parts))
+    parts = _PART.findall(text)
+    try:
+        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long a duration") from None
 
 
-def written(duration: timedelta | None) -> str:
-    """Write a duration back, largest unit first; None is `Never`."""
-    if duration is None:
-        return "Never"
-    seconds = duration.total_seconds()
-    if seconds != int(seconds):
-        return f"{round(seconds * 1000)}ms"
-    hours, rest = divmod(int(seconds), 3600)
-    minutes, rest = divmod(rest, 60)
-    text = "".join(f"{n}{u}" for n, u in ((hours, "h"), (minutes, "m"), (rest, "s")) if n)
+def written(duration: timedelta) -> str:
+    """Write a duration as `parse_finite` takes it, largest unit first."""
+    rest, text = duration, ""
+    for unit, length in _UNITS.items():
+        count, rest = divmod(rest, length)
+        text += f"{count}{unit}" if count else ""
     return text or "0s"

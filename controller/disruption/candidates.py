@@ -6,19 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller.apis import conditions, labels
+from controller.apis import labels
 from controller.apis.pods import Pod
 from controller.apis.workloads import PodDisruptionBudget
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.constraints import selectors
 from controller.disruption.commands import Candidate
 from controller.disruption.pods import is_drainable
 from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
+from controller.state.evictions import budget_obstacle
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption
-
-ALWAYS_ALLOW = "AlwaysAllow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +108,3 @@ def _pod_obstacle(
         ),
         None,
     )
-
-
-def budget_obstacle(pod: Pod, disruption_budgets: Sequence[PodDisruptionBudget]) -> str | None:
-    """Return why PodDisruptionBudgets forbid this eviction now, or None."""
-    guards = [
-        b
-        for b in disruption_budgets
-        if b.metadata.namespace == pod.metadata.namespace
-        and selectors.selects(b.spec.selector, pod.metadata.labels)
-    ]
-    if len(guards) > 1:
-        return f'Pod "{pod.key}" is guarded by more than one PodDisruptionBudget'
-    ready = conditions.is_true(pod.status.conditions, "Ready")
-    for guard in guards:
-        if not ready and guard.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
-            continue
-        if guard.status.disruptions_allowed <= 0:
-            return (
-                f'PodDisruptionBudget "{guard.metadata.namespace}/{guard.metadata.name}" '
-                f'prevents the eviction of pod "{pod.key}"'
-            )
-    return None

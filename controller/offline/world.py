@@ -47,6 +47,7 @@ from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting, overlaid
+from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import Selectors, with_default_spreads
 
@@ -225,7 +226,7 @@ def _waits(pod: Pod) -> bool:
     """Whether the pod is for a node autoscaler: unbound, unfinished, nobody's daemon."""
     return (
         not pod.spec.node_name
-        and pod.status.phase not in {"Succeeded", "Failed"}
+        and not is_terminal(pod)
         and not any(one.kind in {"DaemonSet", "Node"} for one in pod.metadata.owner_references)
     )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
-from controller.apis import conditions, kinds, labels
+from controller.apis import kinds, labels
 from controller.apis.kinds import Kind, KubernetesObject, T
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
@@ -27,7 +27,7 @@ from controller.apis.nodes import Node
 from controller.apis.ownership import bears_our_class, is_ours
 from controller.apis.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.constraints.selectors import selects
+from controller.state.evictions import budget_obstacle
 from controller.state.nodes import StateNode
 from controller.state.pods import (
     forbids_disruption,
@@ -412,20 +412,8 @@ class Cluster:
         )
 
     def _may_be_evicted(self, pod: Pod) -> bool:
-        budgets = [
-            budget
-            for budget in self._objects[kinds.POD_DISRUPTION_BUDGET].values()
-            if budget.metadata.namespace == pod.metadata.namespace
-            and selects(budget.spec.selector, pod.metadata.labels)
-        ]
-        if len(budgets) > 1:
-            return False
-        is_ready = conditions.is_true(pod.status.conditions, "Ready")
-        return all(
-            budget.status.disruptions_allowed > 0
-            or (budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow" and not is_ready)
-            for budget in budgets
-        )
+        budgets = self._objects[kinds.POD_DISRUPTION_BUDGET].values()
+        return budget_obstacle(pod, budgets) is None
 
     def _end(self, kind: Kind[T], value: T) -> None:
         self._ended[value.metadata.uid] = None

@@ -14,6 +14,7 @@ import pytest
 
 from controller import manual, options
 from controller.__main__ import main
+from controller.apis import durations
 from controller.options import (
     SETTINGS,
     AWSFeatureGates,
@@ -62,6 +63,12 @@ def test_durations_are_written_as_in_go(text: str, seconds: float) -> None:
     options = Options.parse([], NAMED | {"BATCH_MAX_DURATION": "2h", "BATCH_IDLE_DURATION": text})
 
     assert options.batch_idle_duration == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["9999999999999h", "1", "1d", "s", "-1s", "1h 1m", ""])
+def test_what_is_no_duration_is_refused_as_one(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        durations.parse(text)
 
 
 def test_gates_left_out_keep_their_defaults() -> None:

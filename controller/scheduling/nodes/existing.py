@@ -22,6 +22,7 @@ from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.daemons import Daemon
 from controller.state.nodes import StateNode
+from controller.state.pods import is_terminal
 
 
 class ExistingNodes:
@@ -131,7 +132,7 @@ class ExistingNodes:
         }
         for pod in pods:
             index = by_node.get(pod.spec.node_name)
-            if index is None or pod.status.phase in {"Succeeded", "Failed"}:
+            if index is None or is_terminal(pod):
                 continue
             requests = resources.pod_requests(pod)
             used[index].append(requests)

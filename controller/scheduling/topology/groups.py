@@ -21,6 +21,7 @@ from controller.constraints import requirements, selectors
 from controller.constraints.requirements import Requirements
 from controller.constraints.taints import untolerated
 from controller.state.nodes import StateNode
+from controller.state.pods import is_terminal
 
 LabelItems = tuple[tuple[str, str], ...]
 """Labels in a form that can be looked up."""
@@ -274,7 +275,7 @@ def count_running(
 
 def is_counted(pod: Pod) -> bool:
     """Whether a bound pod still matters to topology."""
-    return not pod.metadata.is_deleting and pod.status.phase not in {"Succeeded", "Failed"}
+    return not pod.metadata.is_deleting and not is_terminal(pod)
 
 
 def _same_values(
