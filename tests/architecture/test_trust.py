@@ -265,7 +265,7 @@ every_speaker = pytest.mark.parametrize("speak", SPEAKERS, ids=lambda one: one._
 
 
 @every_speaker
-def test_a_cluster_whose_authority_has_no_key_identifiers_is_spoken_to(
+def test_nobody_refuses_a_cluster_whose_authority_has_no_key_identifiers(
     serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
 ) -> None:
     authority = Authority()

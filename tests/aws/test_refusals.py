@@ -310,12 +310,16 @@ async def test_a_profile_that_is_known_needs_no_answer_from_iam(
     assert condition(await again(provider, node_class), "InstanceProfileReady").is_true
 
 
-async def test_a_class_is_released_without_the_right_to_list_profiles(
+async def test_without_the_right_to_list_profiles_a_class_is_released_and_its_profile_stays(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
     region.control.order_fault(
         service="iam", action="ListInstanceProfiles", code="AccessDenied", status=403, times=None
     )
+
     await provider.release(node_class)
     await provider.collect_profiles()
+
+    name = node_class.status.instance_profile
+    assert region.client("iam").get_instance_profile(InstanceProfileName=name)

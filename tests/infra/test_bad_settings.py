@@ -36,8 +36,8 @@ structures = st.recursive(
 ).map(json.dumps)
 
 
-def taken(given: dict[str, str]) -> StackConfig | None:
-    """The settings as read; None when they were refused as they should be."""
+def read_or_refused(given: dict[str, str]) -> StackConfig | None:
+    """The settings as read; None when they were refused, which is asserted to be in our words."""
     try:
         return parse(given)
     except ConfigError as refused:
@@ -92,11 +92,11 @@ def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(min_size=1), texts))
-def test_many_broken_settings_are_refused_together(given: dict[str, str]) -> None:
-    taken(given)
+def test_many_broken_settings_are_refused_together_each_by_its_key(given: dict[str, str]) -> None:
+    read_or_refused(given)
 
 
 @pytest.mark.parametrize("value", ODD)
 def test_odd_values_end_no_setting_in_a_traceback(value: str) -> None:
     for key in KEYS:
-        taken(ENOUGH | {key: value})
+        read_or_refused(ENOUGH | {key: value})

@@ -101,7 +101,9 @@ def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
 @pytest.mark.parametrize(
     ("wanted", "made_by"), [("create", None), ("create", STACK), ("existing", "somebody")]
 )
-def test_a_provider_that_is_as_the_setting_says_is_not(wanted: Any, made_by: str | None) -> None:
+def test_a_provider_that_is_as_the_setting_says_is_not_refused(
+    wanted: Any, made_by: str | None
+) -> None:
     look(wanted, made_by)
 
 

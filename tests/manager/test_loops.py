@@ -106,6 +106,7 @@ async def test_different_keys_are_worked_on_together(metrics: Metrics) -> None:
         for key in "abc":
             loop.nudge(key)
         await reconciler.until(3)
+    assert sorted(reconciler.passes) == ["a", "b", "c"]
 
 
 async def test_a_key_comes_back_when_the_reconciler_says_so(metrics: Metrics) -> None:
@@ -116,6 +117,7 @@ async def test_a_key_comes_back_when_the_reconciler_says_so(metrics: Metrics) ->
     async with running(reconciler, metrics) as loop:
         loop.nudge("a")
         await reconciler.until(3)
+    assert set(reconciler.passes) == {"a"}
 
 
 async def test_a_nudge_takes_the_place_of_a_later_look(metrics: Metrics) -> None:

@@ -65,9 +65,10 @@ async def test_it_is_said_once_each_time_the_line_is_crossed(
     assert "raise the container's memory" in caplog.text
 
 
-async def test_without_a_limit_there_is_nothing_to_do() -> None:
-    async with asyncio.timeout(20):
+async def test_without_a_limit_it_ends_at_once() -> None:
+    async with asyncio.timeout(20) as patience:
         await memory.keep_below(-1)
+    assert not patience.expired()
 
 
 def test_what_a_process_holds_is_counted() -> None:

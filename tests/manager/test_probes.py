@@ -41,9 +41,11 @@ async def test_metrics_are_text_for_prometheus() -> None:
     assert "seen_total 3.0" in page
 
 
-async def test_port_0_serves_nothing() -> None:
+async def test_port_0_serves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_server", opened.append)
     async with probes.serving(probes.metrics(CollectorRegistry()), "127.0.0.1", 0):
-        pass
+        assert opened == []
 
 
 async def test_profiles_are_served_beside_the_metrics_where_asked() -> None:

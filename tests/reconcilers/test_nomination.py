@@ -270,7 +270,7 @@ async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(life: Lif
     assert all("default/important" not in asked for asked in life.asked)
 
 
-async def test_a_window_that_is_open_is_not_cut_by_the_end_of_patience() -> None:
+async def test_the_end_of_patience_raises_nothing_once_a_window_is_open() -> None:
     batch_window = BatchWindow(timedelta(milliseconds=20), timedelta(seconds=1))
     batch_window.nudge("pod")
     await batch_window.wait(timedelta(milliseconds=1))

@@ -301,7 +301,7 @@ async def test_the_aws_auth_config_map_lets_a_role_in_too(
     )
     cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
 
-    await joined(kube, machine)
+    assert is_ready(await joined(kube, machine))
     await kube.delete(f"{maps}/aws-auth")
 
 
@@ -335,6 +335,7 @@ async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
     await kube.patch(f"{machine.path}/status", status, how=Patch.STRATEGIC)
 
     await stopped(kube, machine)
+    assert not is_ready(await node_of(kube, machine))
 
 
 async def test_a_terminated_instance_takes_its_node_and_pods_along(
@@ -453,3 +454,4 @@ async def test_a_node_whose_instance_went_unseen_is_removed_at_start(
     await asyncio.to_thread(kubelets.start)
 
     await gone(kube, machine)
+    assert await node_of(kube, machine) is None

@@ -364,7 +364,9 @@ def test_a_queue_that_denies_plain_http_lets_the_loopback_endpoint_in(
     ]
     workload.grant(allow("sqs:ReceiveMessage", arn))
 
-    workload.signed().client("sqs").receive_message(QueueUrl=url)
+    aws.client("sqs").send_message(QueueUrl=url, MessageBody="hello")
+    (message,) = workload.signed().client("sqs").receive_message(QueueUrl=url)["Messages"]
+    assert message["Body"] == "hello"
 
 
 def test_the_requested_region_is_a_condition(workload: Workload) -> None:
@@ -431,11 +433,12 @@ def test_botocore_takes_its_credentials_from_the_agent(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{aws.url}/v1/credentials")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(held))
-    workload.grant(allow("ec2:DescribeInstances"))
+    workload.grant(allow("sts:GetCallerIdentity"))
 
     session = boto3.session.Session(region_name="us-west-2")
 
-    session.client("ec2", endpoint_url=aws.url).describe_instances()
+    identity = session.client("sts", endpoint_url=aws.url).get_caller_identity()
+    assert f":assumed-role/{workload.role}/" in identity["Arn"]
 
 
 @pytest.fixture
@@ -493,12 +496,13 @@ def trusts_subject(subject: str) -> dict[str, Any]:
 def test_a_web_identity_token_is_exchanged_for_the_role_that_trusts_it(aws: Aws) -> None:
     subject = "system:serviceaccount:kube-system:karpenter"
     workload = make_workload(aws, trust=trusts_subject(subject), associate=False)
-    workload.grant(allow("ec2:DescribeInstances"))
+    workload.grant(allow("sts:GetCallerIdentity"))
 
-    found = web_identity(aws, workload, subject)
+    issued = web_identity(aws, workload, subject)
 
-    keys = (found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
-    aws.signed_by(keys).client("ec2").describe_instances()
+    keys = (issued["AccessKeyId"], issued["SecretAccessKey"], issued["SessionToken"])
+    identity = aws.signed_by(keys).client("sts").get_caller_identity()
+    assert identity["Arn"].endswith(f":assumed-role/{workload.role}/controller")
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_late_answer_comes_long_after_the_work_is_done(
 def test_a_fault_can_be_for_one_principal_only(aws: Aws, ec2: Any, control: CloudControl) -> None:
     control.order_fault(service="ec2", code="Boom", principal="assumed-role/somebody", times=None)
 
-    ec2.describe_subnets()
+    assert ec2.describe_subnets()["Subnets"]
 
 
 @pytest.mark.parametrize(

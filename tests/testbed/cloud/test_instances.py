@@ -73,7 +73,9 @@ def test_terminating_twice_is_no_error(ec2: Any, region: Region) -> None:
     [identity] = region.launch()
 
     for _ in range(2):
-        ec2.terminate_instances(InstanceIds=[identity])
+        (change,) = ec2.terminate_instances(InstanceIds=[identity])["TerminatingInstances"]
+
+    assert change["InstanceId"] == identity
 
 
 def test_what_hangs_on_an_instance_goes_with_it(ec2: Any, region: Region) -> None:

@@ -201,6 +201,7 @@ def test_an_engine_whose_user_is_killed_leaves_no_process(
     with another_process_destroys(engine) as person:
         person.kill()
 
+    assert owned.belonging_to(engine.directory) == []
     engine.unlock("dev")
     Path(config["gate"]).touch()
     engine.destroy("dev")
@@ -258,7 +259,7 @@ def test_the_users_own_pulumi_settings_do_not_leak_in(
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///nowhere/at/all")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "theirs")
 
-    engine_on("drain").preview("dev", config)
+    assert engine_on("drain").preview("dev", config).create > 0
 
 
 def test_an_engine_shows_who_it_is_without_its_passphrase(tmp_path: Path) -> None:
