@@ -19,7 +19,8 @@ from testbed.demo.liveview import LiveView
 from testbed.demo.observation import Observer
 from testbed.demo.scenario import ClaimError, Scenario, Summary
 from testbed.environment import CHECKOUT
-from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import PulumiEngine
 from testbed.processes import owned
 from testbed.progress import Terminal

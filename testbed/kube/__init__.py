@@ -1,4 +1,4 @@
-"""The Kubernetes API as the testbed speaks it: plain JSON, and quantities in exact numbers.
+"""The Kubernetes API as the testbed speaks it: kubeconfigs, plain JSON, exact quantities.
 
 Knows no part of the testbed; whoever plays a kubelet, a driver or an administrator uses it.
 """

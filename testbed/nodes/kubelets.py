@@ -32,12 +32,12 @@ from testbed.kube.client import (
     ChangeType,
     ConflictError,
     KubeClient,
-    Kubeconfig,
     KubernetesError,
     NotFoundError,
     Object,
     Patch,
 )
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.nodes.instances import (
     GONE,
     KWOK_NODE,

@@ -14,7 +14,8 @@ import aiohttp
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from testbed.kube.client import Change, ChangeType, KubeClient, Kubeconfig
+from testbed.kube.client import Change, ChangeType, KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.processes import owned
 from testbed.processes.background import Background
 from testbed.workloads.addresses import AddressBlock

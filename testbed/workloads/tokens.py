@@ -12,7 +12,8 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from testbed.kube.client import KubeClient, Kubeconfig, KubernetesError, Object
+from testbed.kube.client import KubeClient, KubernetesError, Object
+from testbed.kube.kubeconfig import Kubeconfig
 
 log = logging.getLogger(__name__)
 

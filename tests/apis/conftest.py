@@ -13,7 +13,7 @@ import requests
 import yaml
 
 from controller.apis import crds
-from testbed.kube.client import Kubeconfig
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 
 ESTABLISHED_SECONDS = 120

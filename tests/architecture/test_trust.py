@@ -31,7 +31,7 @@ from controller.kube import access
 from controller.manager import handlers
 from infra.clusterapi import ClusterApi, ClusterUnreachableError, Way
 from testbed.cloud.tokens import ClusterReviewer, TokenRefusedError
-from testbed.kube.client import Kubeconfig
+from testbed.kube.kubeconfig import Kubeconfig
 
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 ELSEWHERE = x509.DNSName("elsewhere.example.com")

@@ -30,7 +30,8 @@ from rich.table import Table
 from testbed.cloud.control import CloudControl
 from testbed.demo.scenario import SIZES
 from testbed.environment import CHECKOUT
-from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import PulumiEngine
 from testbed.progress import Terminal
 from testbed.region.testbed import Testbed

@@ -16,7 +16,8 @@ from controller.apiserver.errors import NotFoundError
 from controller.kube.access import from_kubeconfig
 from controller.kube.client import Client
 from controller.manager.watches import WATCHED_BY_KOPF
-from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 
 CRDS = Path(__file__).parents[2] / "crds"

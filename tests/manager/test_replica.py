@@ -18,7 +18,8 @@ import yaml
 
 from controller.options import Options
 from infra.deployment import cluster_rules, namespace_rules
-from testbed.kube.client import KubeClient, Kubeconfig, KubernetesError, NotFoundError
+from testbed.kube.client import KubeClient, KubernetesError, NotFoundError
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.processes.ports import free_ports
 from testbed.region.cluster import Cluster
 

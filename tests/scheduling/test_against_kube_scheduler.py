@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.binding import is_choosy
 from tests.oracle.replay import Replay

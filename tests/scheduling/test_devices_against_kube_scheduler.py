@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.machines import Machine
 from tests.parity import comparison, worlds

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from testbed.cloud.control import CloudControl, InstanceView
 from testbed.demo.run import configuration
 from testbed.environment import CHECKOUT
-from testbed.kube.client import KubeClient, Kubeconfig, NotFoundError, Object
+from testbed.kube.client import KubeClient, NotFoundError, Object
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import Changes, PulumiEngine
 from testbed.processes import owned
 from testbed.region.testbed import Testbed

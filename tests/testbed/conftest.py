@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from testbed.kube.client import KubeClient, Kubeconfig
+from testbed.kube.client import KubeClient
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 
 

@@ -388,7 +388,8 @@ async def test_a_pods_token_speaks_for_its_service_account_and_rbac_holds(
     await kube.create(f"{prefix}/rolebindings", binding)
     script = """
 import asyncio, os, pathlib
-from testbed.kube.client import KubeClient, Kubeconfig, KubernetesError
+from testbed.kube.client import KubeClient, KubernetesError
+from testbed.kube.kubeconfig import Kubeconfig
 async def ask():
     async with KubeClient(Kubeconfig.read(pathlib.Path(os.environ["KUBECONFIG"]))) as kube:
         for kind in ("pods", "secrets"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import ssl
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import requests
 import yaml
 from requests.adapters import HTTPAdapter
 
-from testbed.kube.client import Kubeconfig
+from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
@@ -65,20 +64,17 @@ def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
             path = Path(given.split(os.pathsep)[0]).expanduser()
             if not path.exists():
                 return None
-            if not context:
-                return Kubeconfig.read(path)
-            given = path.read_text()
-        return _read_document(yaml.safe_load(given) if isinstance(given, str) else given, context)
+            return _chosen(yaml.safe_load(path.read_text()), context, folder=path.parent)
+        return _chosen(yaml.safe_load(given) if isinstance(given, str) else given, context)
     except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
         raise ProviderError(f"the kubeconfig cannot be used: {error}") from error
 
 
-def _read_document(document: Mapping[str, Any], context: str | None) -> Kubeconfig:
+def _chosen(
+    document: Mapping[str, Any], context: str | None, *, folder: Path = Path()
+) -> Kubeconfig:
     chosen = {**document, "current-context": context} if context else document
-    with tempfile.NamedTemporaryFile("w", prefix="kubeconfig-") as file:
-        file.write(json.dumps(chosen))
-        file.flush()
-        return Kubeconfig.read(Path(file.name))
+    return Kubeconfig.of(chosen, folder=folder)
 
 
 def _is_path(text: str) -> bool:

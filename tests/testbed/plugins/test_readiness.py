@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +162,27 @@ def test_objects_go_with_their_cluster_where_the_program_says_so(gone: str) -> N
 def test_a_kubeconfig_that_cannot_be_used_says_what_is_wrong(gone: str) -> None:
     with pytest.raises(ProviderError, match="elsewhere"):
         read_kubeconfig(gone, "elsewhere")
+
+
+def test_files_that_a_kubeconfig_names_lie_beside_it_whatever_the_context(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("an authority")
+    (tmp_path / "config").write_text(
+        json.dumps(
+            {
+                "current-context": "other",
+                "contexts": [{"name": "mine", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [
+                    {
+                        "name": "c",
+                        "cluster": {"server": "https://c", "certificate-authority": "ca.pem"},
+                    }
+                ],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+            }
+        )
+    )
+
+    kubeconfig = read_kubeconfig(str(tmp_path / "config"), "mine")
+
+    assert kubeconfig is not None
+    assert kubeconfig.certificate_authority == b"an authority"

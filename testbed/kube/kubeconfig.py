@@ -1,0 +1,80 @@
+"""What a kubeconfig says: where the API server is, how to trust it, and who calls."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """What a kubeconfig's current context says about the server and the caller."""
+
+    server: str
+    certificate_authority: bytes  # PEM
+    client_certificate: bytes | None = None  # PEM
+    client_key: bytes | None = None  # PEM
+    token: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a kubeconfig; files that it names are relative to its folder.
+
+        Raises ValueError when it has no current context, or names what it does not define.
+        """
+        return cls.of(yaml.safe_load(path.read_text()), folder=path.parent)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any], *, folder: Path = Path()) -> Self:
+        """Take it from a kubeconfig's document; files that it names are relative to the folder.
+
+        Raises ValueError as `read` does.
+        """
+        context = _named(document, "contexts", document.get("current-context"))["context"]
+        cluster = _named(document, "clusters", context["cluster"])["cluster"]
+        user = _named(document, "users", context["user"])["user"]
+        token_file = user.get("tokenFile")
+        return cls(
+            server=cluster["server"].rstrip("/"),
+            certificate_authority=_content(cluster, "certificate-authority", folder) or b"",
+            client_certificate=_content(user, "client-certificate", folder),
+            client_key=_content(user, "client-key", folder),
+            token=(folder / token_file).read_text() if token_file else user.get("token"),
+        )
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """Return the TLS settings of a connection; True where the server speaks plain HTTP."""
+        if not self.server.startswith("https://"):
+            return True
+        context = ssl.create_default_context(cadata=self.certificate_authority.decode())
+        # Key identifiers, which Python asks for from 3.13 on, are missing in older clusters' CAs.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.client_certificate and self.client_key:
+            # The ssl module takes certificates from files only.
+            with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
+                pem.write(self.client_certificate + b"\n" + self.client_key)
+                pem.flush()
+                context.load_cert_chain(pem.name)
+        return context
+
+
+def _named(document: Mapping[str, Any], kind: str, name: str | None) -> Mapping[str, Any]:
+    for entry in document.get(kind) or []:
+        if entry["name"] == name:
+            return dict(entry)
+    raise ValueError(f"the kubeconfig has no entry {name!r} among its {kind}")
+
+
+def _content(section: Mapping[str, Any], key: str, folder: Path) -> bytes | None:
+    if encoded := section.get(f"{key}-data"):
+        return base64.b64decode(str(encoded))
+    if named := section.get(key):
+        return (folder / str(named)).read_bytes()
+    return None
