@@ -50,7 +50,8 @@ from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
-from tests.reconcilers.world import SameProcess, make_class, make_pool, make_waiting_pod
+from tests.reconcilers.disrupting import SameProcess
+from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
 
 OPTIONS = Options(
     cluster_name="joiner",

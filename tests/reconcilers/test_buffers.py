@@ -17,8 +17,9 @@ from controller.apis.pods import PodTemplateSpec
 from controller.apis.workloads import Deployment, PodTemplate, ScalableSpec
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
+from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.test_provisioning import Scenario
-from tests.reconcilers.world import World, make_class, make_disruptor, make_pool, make_waiting_pod
+from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
 
 SPEC = make_waiting_pod("blueprint", cpu="600m", memory="1Gi").spec
 TEMPLATE = PodTemplate(

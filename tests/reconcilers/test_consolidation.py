@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import msgspec
 
 from controller.apis import kinds, labels
@@ -23,16 +21,14 @@ from controller.apis.nodeclaim import (
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Requirement
-from controller.apiserver.errors import ApiError, ForbiddenError
+from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.fake import ZONES
 from controller.disruption.problem import DisruptionSettings
+from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
 from tests.reconcilers.world import (
     CLASS,
     READY,
-    SameProcess,
-    World,
     make_class,
-    make_disruptor,
     make_pool,
     make_running_pod,
     make_waiting_pod,
@@ -47,14 +43,12 @@ REFUSED = ForbiddenError("the webhook says no", status=403)
 VALIDATION = 15
 
 
-class Scenario:
+class Scenario(Loops):
     """On-demand nodes of one pool, quiet for long enough, and the loops that may take them."""
 
     def __init__(self, **disruption: object) -> None:
-        self.world = world = World()
-        self.judge = SameProcess()
-        self.disruptor = make_disruptor(world, self.judge)
-        world.seed(make_class())
+        super().__init__()
+        self.world.seed(make_class())
         pool = make_pool(**{"budgets": [{"nodes": "100%"}], **disruption})  # type: ignore[arg-type]
         spec = msgspec.structs.replace(pool.spec.template.spec, requirements=[ON_DEMAND])
         self.change_pool(pool, template=msgspec.structs.replace(pool.spec.template, spec=spec))
@@ -111,15 +105,6 @@ class Scenario:
         await self.world.api.patch(kinds.NODE, name, {"metadata": {"annotations": annotations}})
         self.world.see()
 
-    async def work(self, seconds: int) -> None:
-        """Let the loops run, a second at a time; they go on after an error, as in life."""
-        for _ in range(seconds):
-            with suppress(ApiError):
-                await self.disruptor.run_once()
-                await self.disruptor.orchestrator.run_once()
-            self.world.see()
-            self.world.pass_time(seconds=1)
-
     def going(self) -> list[str]:
         return [c.status.node_name for c in self.world.claims() if c.metadata.is_deleting]
 
@@ -150,11 +135,6 @@ class Scenario:
         assert claim is not None
         tainted = any(taint.key == labels.DISRUPTED_TAINT for taint in node.spec.taints)
         return tainted or find(claim.status.conditions, DISRUPTION_REASON) is not None
-
-    def leaves(self, name: str) -> bool:
-        """Whether a solve would hold the node for one on its way out."""
-        machines = self.world.cluster.state_nodes(self.world.clock())
-        return next(one.deleting for one in machines if one.name == name)
 
     def counted(self, metric: str, **told: str) -> float:
         return sum(

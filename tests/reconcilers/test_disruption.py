@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -24,25 +23,23 @@ from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
+from tests.reconcilers.disrupting import Loops
 from tests.reconcilers.world import (
     CLASS,
     READY,
-    World,
     make_class,
-    make_disruptor,
     make_pool,
     make_running_pod,
     make_waiting_pod,
 )
 
 
-class Scenario:
+class Scenario(Loops):
     """Some nodes of one pool, quiet for long enough, and the loop that may take them."""
 
     def __init__(self, nodes: int, **disruption: object) -> None:
-        self.world = world = World()
-        self.disruptor = make_disruptor(world)
-        world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
+        super().__init__()
+        self.world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
         for number in range(nodes):
             self.add(number)
 
@@ -69,15 +66,6 @@ class Scenario:
             status=NodeStatus(conditions=READY),
         )
         self.world.seed(claim, node)
-
-    async def work(self, seconds: int) -> None:
-        """Let the loop run, a second at a time; it goes on after an error, as it does in life."""
-        for _ in range(seconds):
-            with suppress(ApiError):
-                await self.disruptor.run_once()
-                await self.disruptor.orchestrator.run_once()
-            self.world.see()
-            self.world.pass_time(seconds=1)
 
     def going(self) -> list[str]:
         return [c.metadata.name for c in self.world.claims() if c.metadata.is_deleting]
@@ -218,12 +206,6 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     assert bool(found) is consolidatable
 
 
-def leaves(scenario: Scenario, name: str) -> bool:
-    """Whether the mirror holds a machine for one on its way out."""
-    machines = scenario.world.cluster.state_nodes(scenario.world.clock())
-    return next(one.deleting for one in machines if one.name == name)
-
-
 def is_marked(scenario: Scenario, number: int = 0) -> bool:
     """Whether the node or its claim says that it is being disrupted."""
     node, claim = scenario.world.node(f"node-{number}"), scenario.world.claim(f"claim-{number}")
@@ -245,7 +227,7 @@ async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
 
     assert scenario.going() == []
     assert not is_marked(scenario)
-    assert not leaves(scenario, "node-0")
+    assert not scenario.leaves("node-0")
     told = {"decision": "delete", "reason": "empty", "consolidation_type": "empty"}
     failures = "karpenter_voluntary_disruption_queue_failures_total"
     assert scenario.world.metrics.registry.get_sample_value(failures, told) == 1
@@ -303,10 +285,10 @@ async def test_a_deletion_that_nobody_ever_answers_is_given_up() -> None:
     scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=10_000)
 
     await scenario.work(seconds=20)
-    assert leaves(scenario, "node-0")
+    assert scenario.leaves("node-0")
 
     await scenario.work(seconds=600)
-    assert not leaves(scenario, "node-0")
+    assert not scenario.leaves("node-0")
     assert not is_marked(scenario)
 
 
@@ -323,7 +305,7 @@ async def test_a_node_that_cannot_be_marked_is_as_it_was(
     await scenario.work(seconds=18)
 
     assert not is_marked(scenario)
-    assert not leaves(scenario, "node-0")
+    assert not scenario.leaves("node-0")
     await scenario.work(seconds=30)
     assert scenario.going() == ["claim-1"], "the other does not wait for it"
 

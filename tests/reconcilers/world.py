@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,13 +30,6 @@ from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import FakeCloud
 from controller.cloudprovider.provider import Instance
-from controller.disruption import methods
-from controller.disruption.commands import Confirmation, Decision
-from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
-from controller.reconcilers.disruption.disruptor import Disruptor
-from controller.reconcilers.disruption.orchestration import Orchestrator
-from controller.reconcilers.newnodes.plan import Plan
-from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.state.cluster import MIRRORED, Cluster
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
@@ -127,32 +119,6 @@ class Unprepared:
 
     async def registered(self, node: Node) -> None:
         """Do nothing."""
-
-
-class SameProcess:
-    """Thinks about disruption here and now; the questions are kept."""
-
-    def __init__(self, settings: DisruptionSettings = UNCALM) -> None:
-        self.settings = settings
-        self.asked = 0
-
-    async def decide(self, problem: DisruptionProblem) -> Decision:
-        self.asked += 1
-        return methods.decide(replace(problem, settings=self.settings))
-
-    async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
-        return methods.confirm(replace(problem, settings=self.settings), decision)
-
-
-def make_disruptor(world: World, judge: SameProcess | None = None) -> Disruptor:
-    writer = ClaimWriter(world.api, world.cluster, world.metrics, world.clock, Plan())
-    orchestrator = Orchestrator(
-        world.api, world.cluster, world.recorder, world.metrics, world.clock, writer
-    )
-    return Disruptor(
-        world.cloud, world.cluster, world.recorder, world.metrics, world.clock,
-        judge or SameProcess(), orchestrator,
-    )  # fmt: skip
 
 
 def make_class(name: str = "default") -> EC2NodeClass:
