@@ -47,6 +47,8 @@ each replacement would sooner be interrupted, and replaced again."""
 
 AWAITED = "pods that wait for a node will come here"
 
+UNSEEN = "there was no time left to look at it alone"
+
 NEGLIGIBLE = 1e-6
 """$/h below which nothing is saved."""
 
@@ -121,7 +123,7 @@ def propose(
         if one.name in plan:
             found.blocked[one.name] = f"the budgets of NodePool {one.pool} let no more nodes go now"
         else:
-            found.blocked[one.name] = search.why_it_stays(one)
+            found.blocked[one.name] = UNSEEN if expired() else search.why_it_stays(one)
     return found
 
 

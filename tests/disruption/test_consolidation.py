@@ -366,6 +366,14 @@ def test_the_same_cluster_gets_the_same_answer() -> None:
     assert decided(cluster) == decided(cluster)
 
 
+def test_when_time_is_up_nothing_more_is_asked_of_the_engine() -> None:
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 3)) for n in range(5)]
+
+    found = decide(problem(world(*nodes)), expired=lambda: True)
+
+    assert set(found.blocked.values()) == {"there was no time left to look at it alone"}
+
+
 def test_what_would_be_decided_again_stands() -> None:
     cluster = world(("big", "large", pods("a", 4)), ("b", "small", pods("b", 3)))
     current = problem(cluster)
