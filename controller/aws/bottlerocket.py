@@ -18,7 +18,7 @@ RAID_DIRECTORIES = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods")
 DEFAULT_DIRECTORIES_SINCE = (1, 46, 0)
 """The first release that binds the right directories without being told."""
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+$")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
@@ -55,10 +55,10 @@ def settings(
 
 
 def _taints(taints: Iterable[Taint]) -> Table:
-    found: Table = {}
+    by_key: Table = {}
     for taint in taints:
-        found.setdefault(taint.key, []).append(f"{taint.value}:{taint.effect}")
-    return found
+        by_key.setdefault(taint.key, []).append(f"{taint.value}:{taint.effect}")
+    return by_key
 
 
 def _kubelet(kubelet: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -90,8 +90,8 @@ def _kubelet(kubelet: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _raid(version: str) -> Table:
-    found = _VERSION.search(version)
-    knows = found is not None and tuple(map(int, found.groups())) >= DEFAULT_DIRECTORIES_SINCE
+    release = _VERSION.search(version)
+    knows = release is not None and tuple(map(int, release.groups())) >= DEFAULT_DIRECTORIES_SINCE
     bind = ["apiclient", "ephemeral-storage", "bind"]
     return {
         "commands": [
@@ -104,7 +104,10 @@ def _raid(version: str) -> Table:
 
 
 def written(document: Mapping[str, Any]) -> str:
-    """Write a document as TOML: scalars first, then a section per table, keys in order."""
+    """Write a document as TOML: scalars first, then a section per table, keys in order.
+
+    One line a value: EC2 takes 16 KiB of user data.
+    """
     return "\n".join(_section((), document)) + "\n"
 
 
@@ -120,15 +123,19 @@ def _section(path: Sequence[str], table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _key(key: str) -> str:
-    return key if _BARE.match(key) else json.dumps(key)
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _text(text: str) -> str:
+    # TOML's basic strings take JSON's escapes, and want one more.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # TOML's basic strings take JSON's escapes.
-        return json.dumps(value, ensure_ascii=False)
+        return _text(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):

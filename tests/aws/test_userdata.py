@@ -166,6 +166,8 @@ def test_written_toml_reads_back_the_same() -> None:
         "truth": True,
         "list": ["a", ["b", "c"]],
         "table": {"dotted.key": {"deep": 1}, "empty": {}},
+        "delete \x7f": "what JSON leaves as it is: \x7f",
+        "line\n": True,
     }
     assert tomllib.loads(bottlerocket.written(document)) == document
 
