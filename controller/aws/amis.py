@@ -49,7 +49,7 @@ class Parameter:
     pinned: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """An image as EC2 describes it."""
 

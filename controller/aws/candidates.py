@@ -20,7 +20,7 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.quantities import MILLI
 from controller.aws.cluster import Cluster
 from controller.aws.families import AL2023, CUSTOM, alias_of, family_of
-from controller.aws.fleet import CAPACITY_BLOCK, INTERRUPTIBLE, Candidate
+from controller.aws.fleet import CAPACITY_BLOCK, INTERRUPTIBLE, LaunchCandidate
 from controller.aws.instancetypes import EFA
 from controller.aws.launchtemplates import LaunchTemplate, Reservation, launch_template
 from controller.aws.offerings import (
@@ -87,7 +87,7 @@ class Writer:
 
     def candidate(
         self, instance_type: InstanceType, offering: Offering, subnet: Subnet
-    ) -> Candidate:
+    ) -> LaunchCandidate:
         """Return an offering with its template."""
         image = image_for(instance_type, self.node_class.status.amis)
         if image is None:
@@ -101,7 +101,13 @@ class Writer:
         template = self.written.get(key)
         if template is None:
             template = self.written[key] = self._write(image, pods, efas, offering)
-        return Candidate(instance_type, offering, template, image.id, subnet.id)
+        return LaunchCandidate(
+            instance_type=instance_type,
+            offering=offering,
+            template=template,
+            image_id=image.id,
+            subnet_id=subnet.id,
+        )
 
     def _write(self, image: AMIStatus, pods: int, efas: int, offering: Offering) -> LaunchTemplate:
         reservation = offering.requirements.get(RESERVATION_ID, "")

@@ -12,7 +12,7 @@ VERSION_PERIOD = 300.0
 """Seconds after which the Kubernetes version is asked for again: clusters are upgraded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The cluster: `version` as `1.36`, the CA as PEM in base64, `dns` as an address or empty."""
 

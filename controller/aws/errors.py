@@ -234,15 +234,15 @@ class FleetError:
 
 def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:
     """Return what to raise when a fleet brought no instance."""
-    told = list(errors)
-    lines = sorted({f"{e.code}: {e.message}" for e in told})
+    every = list(errors)
+    lines = sorted({f"{e.code}: {e.message}" for e in every})
     text = "; ".join(lines) or "EC2 launched nothing and gave no reason"
-    if told and all(e.is_insufficient_capacity for e in told):
-        quota = next((e for e in told if e.code in {*VCPU_QUOTA, FLEET_QUOTA}), None)
+    if every and all(e.is_insufficient_capacity for e in every):
+        quota = next((e for e in every if e.code in {*VCPU_QUOTA, FLEET_QUOTA}), None)
         return InsufficientCapacityError(
             f"with fleet error(s), {text}",
             reason=launch_reason(quota.code, quota.message) if quota else None,
         )
-    telling = next((e for e in told if not e.is_insufficient_capacity), None)
-    reason = launch_reason(telling.code, telling.message) if telling else "LaunchFailed"
+    decisive = next((e for e in every if not e.is_insufficient_capacity), None)
+    reason = launch_reason(decisive.code, decisive.message) if decisive else "LaunchFailed"
     return CreateError(f"creating instance, with fleet error(s), {text}", reason=reason)

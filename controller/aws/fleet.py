@@ -24,8 +24,8 @@ CAPACITY_BLOCK = "capacity-block"
 INTERRUPTIBLE = "interruptible-capacity-reservation"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCandidate:
     """An offering EC2 may pick, the template it is launched from and the subnet it lands in."""
 
     instance_type: InstanceType
@@ -40,7 +40,7 @@ class Launched:
     """What EC2 picked."""
 
     instance_id: str
-    candidate: Candidate
+    candidate: LaunchCandidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def client_token(claim_uid: str, attempt: int) -> str:
 
 
 def request(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[LaunchCandidate],
     *,
     capacity_type: str,
     token: str,
@@ -102,7 +102,7 @@ def request(
     return parameters
 
 
-def _configs(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
+def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
     by_template: dict[str, list[dict[str, Any]]] = {}
     for candidate in candidates:
         by_template.setdefault(candidate.template.name, []).append(
@@ -123,7 +123,7 @@ def _configs(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
     ]
 
 
-def outcome(answer: Mapping[str, Any], candidates: Iterable[Candidate]) -> Outcome:
+def outcome(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> Outcome:
     """Read a fleet's answer against what it was shown."""
     return Outcome(
         launched=_launched(answer, list(candidates)),
@@ -131,7 +131,7 @@ def outcome(answer: Mapping[str, Any], candidates: Iterable[Candidate]) -> Outco
     )
 
 
-def _launched(answer: Mapping[str, Any], candidates: Sequence[Candidate]) -> Launched | None:
+def _launched(answer: Mapping[str, Any], candidates: Sequence[LaunchCandidate]) -> Launched | None:
     for group in answer.get("Instances") or []:
         if not group.get("InstanceIds"):
             continue

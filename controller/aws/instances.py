@@ -51,13 +51,13 @@ def instance_id(provider_id: str) -> str:
         NodeClaimNotFoundError: the id is not one of EC2's.
 
     """
-    found = provider_id.rpartition("/")[2]
-    if not provider_id.startswith("aws:///") or not found.startswith("i-"):
+    identity = provider_id.rpartition("/")[2]
+    if not provider_id.startswith("aws:///") or not identity.startswith("i-"):
         raise NodeClaimNotFoundError(f"{provider_id!r} is not an instance of EC2")
-    return found
+    return identity
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     """An instance as EC2 describes it, with what drift asks for."""
 

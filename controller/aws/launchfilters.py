@@ -26,7 +26,7 @@ UNAVAILABLE = "all requested instance types were unavailable during launch"
 
 
 def filtered(
-    found: Sequence[Choice], requirements: Sequence[Requirement], *, relaxed: bool = False
+    choices: Sequence[Choice], requirements: Sequence[Requirement], *, relaxed: bool = False
 ) -> list[Choice]:
     """Return what EC2 is shown, cheapest first; all of one capacity type.
 
@@ -37,7 +37,7 @@ def filtered(
 
     """
     flexible = [r for r in requirements if r.min_values is not None]
-    left = reserved_first(found)
+    left = reserved_first(choices)
     if not flexible:
         left = without_dear_spot(without_exotic(left))
     left = one_capacity_type(left)
@@ -50,21 +50,21 @@ def filtered(
 
 
 def keeping(
-    found: Iterable[Choice], keep: Callable[[InstanceType, Offering], bool]
+    choices: Iterable[Choice], keep: Callable[[InstanceType, Offering], bool]
 ) -> list[Choice]:
     """Return the choices with the offerings that are to be kept; empty ones vanish."""
     narrowed = (
         replace(c, offerings=tuple(o for o in c.offerings if keep(c.instance_type, o)))
-        for c in found
+        for c in choices
     )
     return [c for c in narrowed if c.offerings]
 
 
-def reserved_first(found: Sequence[Choice]) -> list[Choice]:
+def reserved_first(choices: Sequence[Choice]) -> list[Choice]:
     """Leave only reservations of one kind, the cheapest, where there are any."""
-    reserved = keeping(found, lambda _, o: o.capacity_type == labels.RESERVED)
+    reserved = keeping(choices, lambda _, o: o.capacity_type == labels.RESERVED)
     if not reserved:
-        return list(found)
+        return list(choices)
     order = ["default", "capacity-block", "interruptible"]
     best = min(
         (o for c in reserved for o in c.offerings),
@@ -92,17 +92,17 @@ def _one_per_zone(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
     return tuple(largest.values())
 
 
-def one_capacity_type(found: Sequence[Choice]) -> list[Choice]:
+def one_capacity_type(choices: Sequence[Choice]) -> list[Choice]:
     """Leave the capacity type that is launched: reserved, then spot, then on-demand."""
-    present = {o.capacity_type for c in found for o in c.offerings}
+    present = {o.capacity_type for c in choices for o in c.offerings}
     wanted = next((t for t in (labels.RESERVED, labels.SPOT) if t in present), labels.ON_DEMAND)
-    return keeping(found, lambda _, o: o.capacity_type == wanted)
+    return keeping(choices, lambda _, o: o.capacity_type == wanted)
 
 
-def without_exotic(found: list[Choice]) -> list[Choice]:
+def without_exotic(choices: list[Choice]) -> list[Choice]:
     """Leave out bare metal and accelerators, unless there is nothing else."""
-    plain = [c for c in found if not _is_exotic(c.instance_type)]
-    return plain or found
+    plain = [c for c in choices if not _is_exotic(c.instance_type)]
+    return plain or choices
 
 
 def _is_exotic(instance_type: InstanceType) -> bool:
@@ -115,13 +115,13 @@ def _is_exotic(instance_type: InstanceType) -> bool:
     )
 
 
-def without_dear_spot(found: Sequence[Choice]) -> list[Choice]:
+def without_dear_spot(choices: Sequence[Choice]) -> list[Choice]:
     """Leave out spot offerings that cost more than the cheapest on-demand one."""
     ceiling = min(
-        (o.price for c in found for o in c.offerings if o.capacity_type == labels.ON_DEMAND),
+        (o.price for c in choices for o in c.offerings if o.capacity_type == labels.ON_DEMAND),
         default=float("inf"),
     )
-    return keeping(found, lambda _, o: o.capacity_type != labels.SPOT or o.price <= ceiling)
+    return keeping(choices, lambda _, o: o.capacity_type != labels.SPOT or o.price <= ceiling)
 
 
 def _require_flexibility(chosen: Sequence[Choice], flexible: Iterable[Requirement]) -> None:

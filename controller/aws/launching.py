@@ -34,7 +34,7 @@ from controller.aws.errors import (
     FleetError,
     launch_failure,
 )
-from controller.aws.fleet import Candidate, Launched
+from controller.aws.fleet import LaunchCandidate, Launched
 from controller.aws.instances import Described, Instances, as_launched, provider_id
 from controller.aws.instancetypes import EFA
 from controller.aws.launchfilters import UNAVAILABLE, filtered
@@ -84,14 +84,14 @@ class Attempts:
     instance: Instance | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
     """What EC2 will be shown for a claim, and the addresses that are held for it."""
 
     claim: NodeClaim
     node_class: EC2NodeClass
     capacity_type: str
-    candidates: Sequence[Candidate]
+    candidates: Sequence[LaunchCandidate]
     tags: Mapping[str, str]
     cluster: Cluster
     market: str = ""
@@ -193,7 +193,7 @@ class Launcher:
             self._subnets.give_back({s: n for s, n in plan.addresses.items() if s != used})
         return self._instance(plan, picked.candidate, picked.instance_id)
 
-    async def _picked(self, plan: Plan, token: str, attempts: Attempts) -> Launched:
+    async def _picked(self, plan: LaunchPlan, token: str, attempts: Attempts) -> Launched:
         context = plan.node_class.spec.context
         if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
             context = None
@@ -224,7 +224,7 @@ class Launcher:
             self._reservations.launched(offered[RESERVATION_ID])
         return outcome.launched
 
-    def _learn(self, errors: Iterable[FleetError], plan: Plan) -> None:
+    def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
         """Remember what was refused, so that it is not asked for again at once."""
         for error in errors:
             if error.code == SPOT_ROLE_MISSING:
@@ -246,7 +246,7 @@ class Launcher:
             else:
                 self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type)
 
-    def _close_quotas(self, error: FleetError, plan: Plan) -> None:
+    def _close_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
         """Avoid what is too large for what is left of a quota: as large as the least refused."""
         least: dict[str, int] = {}
         for candidate in plan.candidates:
@@ -258,7 +258,7 @@ class Launcher:
         for quota, cpus in least.items():
             self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
-    async def _recovered(self, plan: Plan, attempts: Attempts) -> Instance:
+    async def _recovered(self, plan: LaunchPlan, attempts: Attempts) -> Instance:
         """Find the instance an earlier process launched for the claim."""
         meta = plan.claim.metadata
         found = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
@@ -276,7 +276,7 @@ class Launcher:
             reason="LaunchInDoubt",
         )
 
-    def _found(self, plan: Plan, found: Described) -> Instance:
+    def _found(self, plan: LaunchPlan, found: Described) -> Instance:
         seen = found.instance
         for instance_type in self._types.of(plan.node_class, plan.claim.spec.requirements):
             if instance_type.name == seen.instance_type:
@@ -293,7 +293,7 @@ class Launcher:
         claim: NodeClaim,
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
-    ) -> Plan:
+    ) -> LaunchPlan:
         """Choose what EC2 is shown for a claim, and make the templates for it.
 
         Raises:
@@ -335,7 +335,7 @@ class Launcher:
         candidates = [write.candidate(*each) for each in offered]
         await self._templates.ensure(c.template for c in candidates)
         first = offered[0][1]
-        return Plan(
+        return LaunchPlan(
             claim=claim,
             node_class=node_class,
             capacity_type=first.capacity_type,
@@ -360,7 +360,7 @@ class Launcher:
 
     # What a launch answers.
 
-    def _instance(self, plan: Plan, candidate: Candidate, instance_id: str) -> Instance:
+    def _instance(self, plan: LaunchPlan, candidate: LaunchCandidate, instance_id: str) -> Instance:
         known = self._labelled(plan, candidate.instance_type, candidate.offering)
         return replace(
             known,
@@ -369,7 +369,9 @@ class Launcher:
             tags=dict(plan.tags),
         )
 
-    def _labelled(self, plan: Plan, instance_type: InstanceType, offering: Offering) -> Instance:
+    def _labelled(
+        self, plan: LaunchPlan, instance_type: InstanceType, offering: Offering
+    ) -> Instance:
         node_class = plan.node_class
         carried = node_labels(instance_type, offering)
         if offering.capacity_type != labels.RESERVED:
@@ -435,7 +437,7 @@ def _requests(claim: NodeClaim) -> Resources:
     return {name: amount for name, amount in asked.items() if name != NITRO_SANDBOX}
 
 
-def _wants_efa(plan: Plan) -> bool:
+def _wants_efa(plan: LaunchPlan) -> bool:
     return EFA in plan.claim.spec.resources.requests or bool(
         plan.node_class.spec.network_interfaces
     )

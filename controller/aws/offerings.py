@@ -105,9 +105,9 @@ class Machines:
         # What cannot be read now and could before is taken to be as it was.
         listed = {d.get("InstanceType") for d in described}
         by_name = {n: m for n, m in self.by_name.items() if n in listed} | read
-        found = {name: frozenset(places) for name, places in zones.items()}
-        if by_name != self.by_name or found != self.zones:
-            self.by_name, self.zones = by_name, found
+        sold_in = {name: frozenset(places) for name, places in zones.items()}
+        if by_name != self.by_name or sold_in != self.zones:
+            self.by_name, self.zones = by_name, sold_in
             self.with_shares = [n for n, m in by_name.items() if any(g.shares for g in m.gpus)]
             self.revision += 1
 
@@ -298,11 +298,11 @@ def image_for(instance_type: InstanceType, amis: list[AMIStatus]) -> AMIStatus |
 
 
 def _by_type(node_class: EC2NodeClass) -> dict[str, tuple[CapacityReservationStatus, ...]]:
-    found: dict[str, tuple[CapacityReservationStatus, ...]] = {}
+    by_type: dict[str, tuple[CapacityReservationStatus, ...]] = {}
     for reservation in node_class.status.capacity_reservations:
         name = reservation.instance_type
-        found[name] = (*found.get(name, ()), reservation)
-    return found
+        by_type[name] = (*by_type.get(name, ()), reservation)
+    return by_type
 
 
 @lru_cache(maxsize=256)

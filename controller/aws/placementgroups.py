@@ -18,7 +18,7 @@ PERIOD = 60.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementGroup:
     """A group; `strategy` is cluster, partition or spread."""
 

@@ -57,14 +57,14 @@ class Pricing:
     @property
     def caveat(self) -> str:
         """What whoever buys by these prices must know; empty while they are those of today."""
-        told = []
+        caveats = []
         if ON_DEMAND not in self._read_at or ON_DEMAND in self.problems:
-            told.append(f"on-demand prices are {self._provenance}: {self._reason(ON_DEMAND)}")
+            caveats.append(f"on-demand prices are {self._provenance}: {self._reason(ON_DEMAND)}")
         if SPOT in self.problems:
             since = self._read_at.get(SPOT)
             age = f"those of {since:%Y-%m-%d %H:%M} UTC" if since else "unknown, so none is bought"
-            told.append(f"spot prices are {age}: {self._reason(SPOT)}")
-        return "; ".join(told)
+            caveats.append(f"spot prices are {age}: {self._reason(SPOT)}")
+        return "; ".join(caveats)
 
     @property
     def _provenance(self) -> str:

@@ -81,7 +81,7 @@ class Reservations:
 
     async def _ask(self, terms: Sequence[SelectorTerm]) -> tuple[CapacityReservationStatus, ...]:
         now = datetime.now(UTC)
-        found: dict[str, CapacityReservationStatus] = {}
+        by_id: dict[str, CapacityReservationStatus] = {}
         for question in _questions(terms):
             try:
                 described = await self._aws.pages(
@@ -96,9 +96,9 @@ class Reservations:
                 if reservation.get("State") != "active" or (end is not None and end <= now):
                     continue
                 status = _status(reservation, now)
-                found[status.id] = status
+                by_id[status.id] = status
                 self._set(status.id, reservation.get("AvailableInstanceCount", 0))
-        return tuple(found[i] for i in sorted(found))
+        return tuple(by_id[i] for i in sorted(by_id))
 
 
 def _questions(terms: Sequence[SelectorTerm]) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ ADDRESS_PERIOD = 300.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet:
     """A subnet; `free` counts its IPv4 addresses as EC2 last told."""
 

@@ -23,7 +23,7 @@ from controller.apis.nodepool import NodeClassReference
 from controller.apis.taints import Requirement
 from controller.aws import fleet
 from controller.aws.errors import DRY_RUN_PASSED, INSUFFICIENT_CAPACITY, AwsError
-from controller.aws.launching import Launcher, Plan
+from controller.aws.launching import Launcher, LaunchPlan
 from controller.aws.nodeclasses import PERMISSIONS, WantingError
 from controller.aws.selectors import tag_list
 from controller.aws.session import Aws
@@ -74,7 +74,7 @@ class Verification:
         """Ask anew next time: a launch was refused that should have been allowed."""
         self._passed.clear()
 
-    async def _plan(self, node_class: EC2NodeClass) -> Plan | None:
+    async def _plan(self, node_class: EC2NodeClass) -> LaunchPlan | None:
         for requirements in (_like(*ORDINARY), _on_demand(), []):
             try:
                 return await self.launcher.plan(_claim(node_class, requirements), node_class)
@@ -87,7 +87,7 @@ class Verification:
         # Nothing can be had at the moment; that says nothing against the class.
         return None
 
-    async def _fleet(self, plan: Plan) -> None:
+    async def _fleet(self, plan: LaunchPlan) -> None:
         parameters = fleet.request(
             plan.candidates, capacity_type=plan.capacity_type, token="", tags=plan.tags
         )
@@ -97,7 +97,7 @@ class Verification:
         except AwsError as exc:
             _judge(exc, "CreateFleet")
 
-    async def _instance(self, plan: Plan) -> None:
+    async def _instance(self, plan: LaunchPlan) -> None:
         subnets = {c.subnet_id: c for c in plan.candidates}
         refusal: AwsError | None = None
         for subnet, candidate in subnets.items():
@@ -111,7 +111,7 @@ class Verification:
             _judge(refusal, "RunInstances")
 
 
-def _run(plan: Plan, candidate: fleet.Candidate, subnet: str) -> dict[str, Any]:
+def _run(plan: LaunchPlan, candidate: fleet.LaunchCandidate, subnet: str) -> dict[str, Any]:
     interfaces = [
         {**interface, "SubnetId": subnet}
         for interface in candidate.template.content["NetworkInterfaces"]
