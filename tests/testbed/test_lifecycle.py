@@ -111,7 +111,7 @@ def test_what_up_tells_people_to_type_works_in_a_shell_that_knows_no_python(shel
     typed = subprocess.run(
         ["/bin/sh", "-c", " && ".join([first, *hints])],
         cwd=CHECKOUT,
-        env={"PATH": "/nowhere", "JOINER_CACHE": str(shell.cache)},
+        env={"PATH": "/nowhere", "HOME": str(shell.cache), "JOINER_CACHE": str(shell.cache)},
         capture_output=True,
         text=True,
         check=False,
