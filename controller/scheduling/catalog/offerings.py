@@ -365,56 +365,68 @@ def _assembled(
     names: tuple[str, ...],
     running: tuple[Daemon, ...],
 ) -> Catalog:
-    offsets = np.cumsum([0, *(len(block.table.types) for block in blocks)])
-    row_of = _joined(
-        [
-            block.table.type_of_offering[block.kept] + offset
-            for block, offset in zip(blocks, offsets, strict=False)
-        ]
-    )
     allocatable = _stacked([block.table.allocatable for block in blocks], len(names))
-    capacity = _stacked([block.table.capacity for block in blocks], len(names))
     pool_of_row = _joined(
         [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
     )
-    codes = {
-        key: _joined_codes(
-            [(block.sets.get(key), block.codes.get(key), len(block.kept)) for block in blocks]
-        )
-        for key in sorted({key for block in blocks for key in block.codes})
-    }
-    reservations: dict[str, int] = {}
-    reservation_of: list[int] = []
-    places: dict[str, int] = {}
-    for block in blocks:
-        for offering in block.kept.tolist():
-            name, count = block.table.reservation_ids[offering]
-            if not name:
-                reservation_of.append(-1)
-                continue
-            reservations[name] = min(reservations.get(name, count), count)
-            reservation_of.append(places.setdefault(name, len(places)))
+    reservation_of, reservations = _reservations(blocks)
     bare = Catalog(
         pools=pools,
         types=tuple(one for block in blocks for one in block.table.types),
         resource_names=names,
         pool_of_row=pool_of_row,
         allocatable=allocatable,
-        capacity=capacity,
+        capacity=_stacked([block.table.capacity for block in blocks], len(names)),
         overhead=np.zeros_like(allocatable),
         daemons_of_row=(),
         daemon_group=np.zeros(len(pool_of_row), dtype=np.int64),
         daemons=running,
-        row_of=row_of,
+        row_of=_rows(blocks),
         price=np.concatenate([block.table.price[block.kept] for block in blocks] or [np.zeros(0)]),
         available=np.concatenate(
             [block.table.available[block.kept] for block in blocks] or [np.zeros(0, np.bool_)]
         ),
-        codes=codes,
-        reservation_of=np.array(reservation_of, dtype=np.int64),
-        reservations=tuple((name, reservations[name]) for name in places),
+        codes=_codes(blocks),
+        reservation_of=reservation_of,
+        reservations=reservations,
     )
     return _with_daemons(bare)
+
+
+def _rows(blocks: Sequence[_PoolBlock]) -> Indices:
+    """Return the row of each column, rows counted through all blocks."""
+    offsets = np.cumsum([0, *(len(block.table.types) for block in blocks)])
+    return _joined(
+        [
+            block.table.type_of_offering[block.kept] + offset
+            for block, offset in zip(blocks, offsets, strict=False)
+        ]
+    )
+
+
+def _codes(blocks: Sequence[_PoolBlock]) -> dict[str, Codes]:
+    return {
+        key: _joined_codes(
+            [(block.sets.get(key), block.codes.get(key), len(block.kept)) for block in blocks]
+        )
+        for key in sorted({key for block in blocks for key in block.codes})
+    }
+
+
+def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[str, int], ...]]:
+    """Return the reservation of each column (−1: none), and those there are, each with the
+    least number of instances that any offering says it has left.
+    """
+    left: dict[str, int] = {}
+    of_column: list[int] = []
+    places: dict[str, int] = {}
+    for block in blocks:
+        for offering in block.kept.tolist():
+            name, count = block.table.reservation_ids[offering]
+            if name:
+                left[name] = min(left.get(name, count), count)
+            of_column.append(places.setdefault(name, len(places)) if name else -1)
+    return np.array(of_column, dtype=np.int64), tuple((name, left[name]) for name in places)
 
 
 def _with_daemons(bare: Catalog) -> Catalog:

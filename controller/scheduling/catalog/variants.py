@@ -183,14 +183,18 @@ def _possible_answers(
         return [tuple(needed.allows_absence for needed in asked)]
     named = sorted({value for needed in asked for value in needed.values})
     possible = [value for value in named if offered is None or offered.has(value)]
-    found = [tuple(needed.has(value) for needed in asked) for value in possible]
+    answers = [tuple(needed.has(value) for needed in asked) for value in possible]
+    return list(dict.fromkeys([*answers, *_unnamed_answers(offered, asked, possible)]))
+
+
+def _unnamed_answers(
+    offered: ValueSet | None, asked: tuple[ValueSet, ...], named: Sequence[str]
+) -> list[tuple[bool, ...]]:
+    """Answer every question for what a node may become beside the values named; if anything."""
     if offered is None:
-        found.append(tuple(needed.complement or needed.is_empty for needed in asked))
-    else:
-        rest = offered.intersection(ValueSet(frozenset(possible), complement=True))
-        if not rest.is_empty:
-            found.append(tuple(rest.meets(needed) for needed in asked))
-    return list(dict.fromkeys(found))
+        return [tuple(needed.complement or needed.is_empty for needed in asked)]
+    rest = offered.intersection(ValueSet(frozenset(named), complement=True))
+    return [] if rest.is_empty else [tuple(rest.meets(needed) for needed in asked)]
 
 
 def _profiles(

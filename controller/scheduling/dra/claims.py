@@ -59,27 +59,17 @@ class DeviceClaims:
         """Read the claims of a solve's pods, and what was given before."""
         self._claims = {_key(one): one for one in snapshot.resource_claims}
         self._classes = {one.metadata.name: one for one in snapshot.device_classes}
-        self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
-        bound = {one.key for one in snapshot.pods if one.spec.node_name}
-        self._moving = {
-            pod.key for pod in self._pods.values() if pod.spec.node_name or pod.key in bound
-        }
+        self._types = {one.name: one for one in catalog.types}
         self._nodes = {one.name: one for one in snapshot.nodes if not one.deleting}
-        expected = [
-            pod
-            for pod in snapshot.pods
-            if pod.spec.resource_claims
-            and pod.spec.node_name in self._nodes
-            and pod.key not in self._pods
-        ]
-        everyone = (*self._pods.values(), *expected)
-        self._users = Counter(key for pod in everyone for key in {name for name, _ in _named(pod)})
+        self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
+        self._moving = _moving(self._pods.values(), snapshot.pods)
+        expected = self._expected(snapshot.pods)
+        self._users = _users((*self._pods.values(), *expected))
         self.inventory = Inventory(one for one in snapshot.resource_slices if self._is_here(one))
         self.ledger = self._given()
         self.shared_claim_locations: dict[str, ClaimLocation] = {}
         self.troubles: dict[bytes, str] = {}
         """Per signature of requests, what but a want of devices keeps a node from meeting them."""
-        self._types = {one.name: one for one in catalog.types}
         self._read_claims: dict[bytes, ClaimRequests] = {}
         self._common: dict[str, ClaimRequests] = {}
         self._usable_known: dict[str, UsableDevices] = {}
@@ -87,6 +77,16 @@ class DeviceClaims:
         self._held: defaultdict[tuple[str, bytes], list[tuple[Pick, ...]]] = defaultdict(list)
         for pod in expected:
             self._expect(pod)
+
+    def _expected(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Return the pods with claims that are on nodes that stay, or were promised one."""
+        return [
+            pod
+            for pod in pods
+            if pod.spec.resource_claims
+            and pod.spec.node_name in self._nodes
+            and pod.key not in self._pods
+        ]
 
     def split_by_claims(self, pod_class: PodClass) -> tuple[list[PodClass], dict[str, str]]:
         """Split a class by what its pods' claims are like; with pods that cannot run yet, and why.
@@ -310,6 +310,17 @@ class DeviceClaims:
                     amounts = parsed(one.consumed_capacity)
                     ledger.take(device, {device.full(name): n for name, n in amounts.items()})
         return ledger
+
+
+def _moving(waiting: Iterable[Pod], known: Iterable[Pod]) -> set[str]:
+    """Return those of the pods that wait that are on a node: they will leave it."""
+    bound = {pod.key for pod in known if pod.spec.node_name}
+    return {pod.key for pod in waiting if pod.spec.node_name or pod.key in bound}
+
+
+def _users(pods: Iterable[Pod]) -> Counter[str]:
+    """Count the pods that use each claim."""
+    return Counter(key for pod in pods for key in {name for name, _ in _named(pod)})
 
 
 def _key(claim: ResourceClaim) -> str:

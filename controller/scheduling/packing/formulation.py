@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -122,48 +123,69 @@ class ProblemBuilder:
 
     def _node_rules(self, classes: Sequence[Sequence[PodGroup]]) -> NodeRules:
         """Bring the rules about sharing a node into arrays: groups first, then host ports."""
-        firsts = [[part.pending for part in one[0].everyone] for one in classes]
-        # A spread over nodes counts those who come before its owners, or among them: pods
-        # that others are counted in the domains of, and owners of such spreads. The others
-        # come last, when nobody minds any more.
-        early = [
-            any(part.pins for part in one)
-            or any(
-                group.per_node and group.kind is TopologyKind.SPREAD
-                for pending in pending_groups
-                for group in pending.owned
-            )
-            for one, pending_groups in zip(classes, firsts, strict=True)
+        units = [[part.pending for part in one[0].everyone] for one in classes]
+        is_early = [_comes_early(one) for one in classes]
+        rules = [
+            _node_rule(group, units, is_early)
+            for group in self._groups.all
+            if group.per_node
+            and group.kind is not TopologyKind.AFFINITY
+            and any(group in pending.owned for unit in units for pending in unit)
         ]
-        rules: list[tuple[list[bool], list[bool], float, bool]] = []
-        for group in self._groups.all:
-            if not group.per_node or group.kind is TopologyKind.AFFINITY:
-                continue
-            owned = [
-                any(group in pending.owned for pending in pending_groups)
-                for pending_groups in firsts
-            ]
-            if any(owned):
-                repels = group.kind is TopologyKind.ANTI_AFFINITY
-                counted = [
-                    (repels or first)
-                    and any(group in pending.counted for pending in pending_groups)
-                    for first, pending_groups in zip(early, firsts, strict=True)
-                ]
-                rules.append((owned, counted, float(group.max_skew), repels))
         ports = [
-            tuple(p for pending in pending_groups for p in pending.pod_class.ports)
-            for pending_groups in firsts
+            tuple(port for pending in unit for port in pending.pod_class.ports) for unit in units
         ]
-        for owners, others in clashes(ports):
-            rules.append((owners, others, 1.0, True))
-        width = len(classes)
+        rules += [
+            _NodeRule(owned=owners, counted=others, limit=1.0, repels=True)
+            for owners, others in clashes(ports)
+        ]
+        shape = (len(rules), len(classes))
         return NodeRules(
-            owned=np.array([one[0] for one in rules], dtype=np.bool_).reshape(len(rules), width),
-            counted=np.array([one[1] for one in rules], dtype=np.bool_).reshape(len(rules), width),
-            limit=np.array([one[2] for one in rules], dtype=np.float64),
-            repels=np.array([one[3] for one in rules], dtype=np.bool_),
+            owned=np.array([one.owned for one in rules], dtype=np.bool_).reshape(shape),
+            counted=np.array([one.counted for one in rules], dtype=np.bool_).reshape(shape),
+            limit=np.array([one.limit for one in rules], dtype=np.float64),
+            repels=np.array([one.repels for one in rules], dtype=np.bool_),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeRule:
+    """One of the `NodeRules`: per class whether it owns the rule and is counted by it."""
+
+    owned: list[bool]
+    counted: list[bool]
+    limit: float
+    repels: bool
+
+
+def _comes_early(equal: Sequence[PodGroup]) -> bool:
+    """Whether a spread over nodes counts the pods of a class.
+
+    It counts those who come before its owners, or among them: pods that others are counted
+    in the domains of, and owners of such spreads. The others come last, when nobody minds
+    any more.
+    """
+    return any(pod_group.pins for pod_group in equal) or any(
+        group.per_node and group.kind is TopologyKind.SPREAD
+        for part in equal[0].everyone
+        for group in part.pending.owned
+    )
+
+
+def _node_rule(
+    group: TopologyGroup, units: Sequence[Sequence[PendingGroup]], is_early: Sequence[bool]
+) -> _NodeRule:
+    """Return the rule of a group for classes, by who is in a unit of each."""
+    repels = group.kind is TopologyKind.ANTI_AFFINITY
+    return _NodeRule(
+        owned=[any(group in pending.owned for pending in unit) for unit in units],
+        counted=[
+            (repels or early) and any(group in pending.counted for pending in unit)
+            for early, unit in zip(is_early, units, strict=True)
+        ],
+        limit=float(group.max_skew),
+        repels=repels,
+    )
 
 
 def clashes(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[bool], list[bool]]]:

@@ -11,6 +11,8 @@ time comes second.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix
@@ -58,80 +60,142 @@ def fill(
     most nearly where the node's remaining room points; larger and more valuable ones
     first among equals, or sooner, the more `keen` it is on value.
     """
-    counts = start.copy()
-    shown = dual_prices.samples.of(left) | start.any(axis=0)
-    columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
-    sizes = problem.sizes[columns]
-    # Of what a pod does not ask for there is room for any number.
-    per_room = 1 / np.maximum(sizes, NOTHING)
-    weights = dual_prices.resource_prices[kinds]
-    weighted = np.square(weights)
-    nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
-    whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + ROUNDING
-    worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
-    # Pods that can share a node with few of their own come first: whatever node is
-    # opened, one of them should not be missing from it.
-    liking = (
-        SIZE_WEIGHT / (nearness * whole)
-        + keen * np.minimum(worth, MOST_WORTH)
-        + dual_prices.scarce[None, columns]
-    )
-    held = start[:, columns]
-    room = problem.room[kinds] - held @ sizes + SLACK
-    supply = np.where(problem.allowed[columns][:, kinds].T, left[columns] - held, 0)
-    occupancy = NodeOccupancy.holding(problem.rules, columns, held)
-    alive = np.arange(len(kinds))
-    many = len(columns) > MANY_CLASSES
-    while True:
-        fits: Mask = supply > 0
-        for r in range(sizes.shape[1]):
-            fits &= sizes[:, r] <= room[:, r, None]
-        occupancy.bar(fits)
-        some: Mask = np.asarray(fits.any(axis=1))
+    filling = _Filling.begun(problem, kinds, start, left, dual_prices, keen)
+    while filling.find_fitting():
+        filling.add(filling.scores())
+    return filling.counts
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Nodes being filled.
+
+    `counts` is kinds × classes, all of them; `alive` are the rows of the kinds that something
+    fits on still, `columns` the classes that fit on one of them. Of those alone are `sizes`
+    and `per_room` (classes × resources), `weighted` and `room` (kinds × resources), and
+    `nearness`, `liking`, `supply` and `fits` (kinds × classes).
+    """
+
+    counts: Indices
+    alive: Indices
+    columns: Indices
+    sizes: Matrix
+    per_room: Matrix
+    weighted: Matrix
+    nearness: Matrix
+    liking: Matrix
+    room: Matrix
+    supply: Indices
+    fits: Mask
+    occupancy: NodeOccupancy
+    many: bool
+
+    @classmethod
+    def begun(
+        cls,
+        problem: PackingProblem,
+        kinds: Indices,
+        start: Indices,
+        left: Indices,
+        dual_prices: DualPrices,
+        keen: float,
+    ) -> _Filling:
+        """Work out what does not change while nodes are filled."""
+        shown = dual_prices.samples.of(left) | start.any(axis=0)
+        columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
+        sizes = problem.sizes[columns]
+        weights = dual_prices.resource_prices[kinds]
+        weighted = np.square(weights)
+        nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
+        whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + ROUNDING
+        worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
+        held = start[:, columns]
+        supply = np.where(problem.allowed[columns][:, kinds].T, left[columns] - held, 0)
+        return cls(
+            counts=start.copy(),
+            alive=np.arange(len(kinds)),
+            columns=columns,
+            sizes=sizes,
+            # Of what a pod does not ask for there is room for any number.
+            per_room=1 / np.maximum(sizes, NOTHING),
+            weighted=weighted,
+            nearness=nearness,
+            # Pods that can share a node with few of their own come first: whatever node is
+            # opened, one of them should not be missing from it.
+            liking=SIZE_WEIGHT / (nearness * whole)
+            + keen * np.minimum(worth, MOST_WORTH)
+            + dual_prices.scarce[None, columns],
+            room=problem.room[kinds] - held @ sizes + SLACK,
+            supply=supply,
+            fits=supply > 0,
+            occupancy=NodeOccupancy.holding(problem.rules, columns, held),
+            many=len(columns) > MANY_CLASSES,
+        )
+
+    def find_fitting(self) -> bool:
+        """Find who fits where; False when nobody fits anywhere. What is full is forgotten."""
+        self.fits = self.supply > 0
+        for r in range(self.sizes.shape[1]):
+            self.fits &= self.sizes[:, r] <= self.room[:, r, None]
+        self.occupancy.bar(self.fits)
+        some = np.asarray(self.fits.any(axis=1))
         if not some.all():
-            alive, fits, room, supply = alive[some], fits[some], room[some], supply[some]
-            weighted, nearness, liking = weighted[some], nearness[some], liking[some]
-            occupancy.keep_nodes(some)
-            if not len(alive):
-                return counts
+            self._keep_nodes(some)
         # What fits nowhere now never will.
-        open_: Mask = np.asarray(fits.any(axis=0))
-        if 2 * open_.sum() < len(open_):
-            columns, sizes, per_room, fits, supply = (
-                columns[open_],
-                sizes[open_],
-                per_room[open_],
-                fits[:, open_],
-                supply[:, open_],
-            )
-            nearness, liking = nearness[:, open_], liking[:, open_]
-            occupancy.keep_classes(open_)
-        aim = room * weighted
-        aim /= np.sqrt((np.square(room) * weighted).sum(axis=1))[:, None] + ROUNDING
-        score = aim @ sizes.T
-        score *= nearness
-        score += liking
-        score[~fits] = -np.inf
+        open_ = np.asarray(self.fits.any(axis=0))
+        if len(self.alive) and 2 * open_.sum() < len(open_):
+            self._keep_classes(open_)
+        return bool(len(self.alive))
+
+    def _keep_nodes(self, kept: Mask) -> None:
+        self.alive, self.fits = self.alive[kept], self.fits[kept]
+        self.room, self.supply = self.room[kept], self.supply[kept]
+        self.weighted, self.nearness = self.weighted[kept], self.nearness[kept]
+        self.liking = self.liking[kept]
+        self.occupancy.keep_nodes(kept)
+
+    def _keep_classes(self, kept: Mask) -> None:
+        self.columns, self.sizes = self.columns[kept], self.sizes[kept]
+        self.per_room, self.fits = self.per_room[kept], self.fits[:, kept]
+        self.supply, self.nearness = self.supply[:, kept], self.nearness[:, kept]
+        self.liking = self.liking[:, kept]
+        self.occupancy.keep_classes(kept)
+
+    def scores(self) -> Matrix:
+        """Return how well each class fits each node; −∞ where it does not."""
+        aim = self.room * self.weighted
+        aim /= np.sqrt((np.square(self.room) * self.weighted).sum(axis=1))[:, None] + ROUNDING
+        score: Matrix = aim @ self.sizes.T
+        score *= self.nearness
+        score += self.liking
+        score[~self.fits] = -np.inf
+        return score
+
+    def add(self, score: Matrix) -> None:
+        """Add to each node some pods of the class that scores best; with many classes also one
+        pod each of those that come next.
+        """
         chosen = score.argmax(axis=1)
-        rows = np.arange(len(alive))
-        taken = sizes[chosen]
-        times = np.minimum((room * per_room[chosen]).min(axis=1), MOST)
+        rows = np.arange(len(self.alive))
+        taken = self.sizes[chosen]
+        times = np.minimum((self.room * self.per_room[chosen]).min(axis=1), MOST)
         amount = np.maximum((np.floor(times) * SHARE_AT_ONCE).astype(np.int64), 1)
-        amount = np.minimum(amount, supply[rows, chosen])
-        if len(occupancy.limit):
-            amount = np.minimum(amount, occupancy.spare(chosen))
-        counts[alive, columns[chosen]] += amount
+        amount = np.minimum(amount, self.supply[rows, chosen])
+        if len(self.occupancy.limit):
+            amount = np.minimum(amount, self.occupancy.spare(chosen))
+        self.counts[self.alive, self.columns[chosen]] += amount
         # Whatever the numbers are, every step leaves less to take: who gains nothing is done.
-        supply[rows, chosen] = np.where(amount > 0, supply[rows, chosen] - amount, 0)
-        room -= amount[:, None] * taken
-        occupancy.add(chosen, amount)
-        if many and score.shape[1] > SIDE_BY_SIDE:
+        left = self.supply[rows, chosen]
+        self.supply[rows, chosen] = np.where(amount > 0, left - amount, 0)
+        self.room -= amount[:, None] * taken
+        self.occupancy.add(chosen, amount)
+        if self.many and score.shape[1] > SIDE_BY_SIDE:
             score[rows, chosen] = -1.0
-            score[:, occupancy.ruled] = -1.0
-            added = _likes(score, sizes, room)
-            counts[alive[:, None], columns] += added
-            supply -= added
-            room -= added @ sizes
+            score[:, self.occupancy.ruled] = -1.0
+            added = _likes(score, self.sizes, self.room)
+            self.counts[self.alive[:, None], self.columns] += added
+            self.supply -= added
+            self.room -= added @ self.sizes
 
 
 def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:

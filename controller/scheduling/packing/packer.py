@@ -105,19 +105,25 @@ def pack(problem: PackingProblem, *, refinements: int, expired: Callable[[], boo
         return quickest
     # A program goes on from what it solved last: the other ways start afresh.
     model = PriceModel(problem)
-    best: Packing | None = None
-    balances = model.balances(problem.demand)
-    for balance in balances if problem.allowed.size <= THOROUGH else balances[:1]:
-        packing = _packed(problem, model, possible, balance, False)
-        if best is None or packing.rank < best.rank:
-            best = packing
-        if expired() or _will_do(best):
-            break
-    assert best is not None
+    best = _best_of_balances(problem, model, possible, expired)
     for one in (best, quickest) if quickest.rank < best.rank else (best,):
         if not one.left[possible].any():
             _better(problem, model, one, refinements, expired)
     return min(quickest, best, key=lambda one: one.rank)
+
+
+def _best_of_balances(
+    problem: PackingProblem, model: PriceModel, possible: Mask, expired: Callable[[], bool]
+) -> Packing:
+    """Pack with each way to weigh shapes, until that will do; a large problem with one."""
+    balances = model.balances(problem.demand)
+    first, *others = balances if problem.allowed.size <= THOROUGH else balances[:1]
+    best = _packed(problem, model, possible, first, False)
+    for balance in others:
+        if expired() or _will_do(best):
+            break
+        best = min(best, _packed(problem, model, possible, balance, False), key=lambda p: p.rank)
+    return best
 
 
 def _better(
