@@ -28,7 +28,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Where one pod goes and why; `pools` says of each pool why it could not hold the pod."""
 
@@ -93,10 +93,10 @@ def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:
     (pod_class,) = pod_classes([pod])
     constraints = first_constraints(pod.spec, policy=IGNORE, soft_taints=False)
     return Explanation(
-        pod.key,
-        _fate(results, pod.key),
-        results.unschedulable.get(pod.key, ()),
-        pool_causes(catalog, pod_class, constraints),
+        pod=pod.key,
+        fate=_fate(results, pod.key),
+        causes=results.unschedulable.get(pod.key, ()),
+        pools=pool_causes(catalog, pod_class, constraints),
     )
 
 

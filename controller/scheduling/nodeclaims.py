@@ -30,7 +30,7 @@ from controller.scheduling.settings import BEST_EFFORT, Settings
 MIN_VALUES_KEPT = labels.MIN_VALUES_RELAXED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchableTypes:
     """The columns that meet a claim, cheapest first, one per row: rows, prices, which of
     them are spot, and whether any column at all is; what the rows have for pods (rows ×
@@ -44,7 +44,7 @@ class LaunchableTypes:
     room: Matrix
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class ClaimTerms:
     """What all claims with equal promises to their pods have in common.
 
@@ -64,6 +64,7 @@ class ClaimBuilder:
 
     def __init__(
         self,
+        *,
         catalog: Catalog,
         headroom: LimitHeadroom,
         left: Vector,
@@ -156,7 +157,12 @@ class ClaimBuilder:
             if on_demand:
                 needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
             launchable = self._launchable(pool, needs)
-            known = ClaimTerms(template, needs, launchable, labels_of(template.labels, needs))
+            known = ClaimTerms(
+                pool=template,
+                needs=needs,
+                launchable=launchable,
+                labels=labels_of(template.labels, needs),
+            )
             self._terms[key] = known
         return known
 
@@ -192,11 +198,11 @@ class ClaimBuilder:
         _, first = np.unique(rows, return_index=True)
         first = np.sort(first)
         return LaunchableTypes(
-            rows[first],
-            prices[first],
-            spot[first],
-            bool(spot.any()),
-            catalog.allocatable[rows[first]],
+            rows=rows[first],
+            prices=prices[first],
+            spot=spot[first],
+            some_spot=bool(spot.any()),
+            room=catalog.allocatable[rows[first]],
         )
 
     def _is_spot(self) -> Mask:
@@ -298,7 +304,11 @@ class NodeClaimWriter:
         }
         limits_left = left[: len(problem.headroom.left)]
         self._claims = ClaimBuilder(
-            problem.catalog, problem.headroom, limits_left, problem.settings, everywhere
+            catalog=problem.catalog,
+            headroom=problem.headroom,
+            left=limits_left,
+            settings=problem.settings,
+            domains=everywhere,
         )
 
     def written(self, planned: PlannedNode) -> NewNode | None:

@@ -80,11 +80,11 @@ class SchedulingProblem:
         self.launch_options = LaunchOptions(self.variants, self.room)
         self.domains = Domains(self.nodes, self.launch_options)
         self.reader = EligibilityReader(
-            catalog,
-            self.variants,
-            self.nodes,
-            self.groups,
-            self.devices,
+            catalog=catalog,
+            variants=self.variants,
+            nodes=self.nodes,
+            groups=self.groups,
+            devices=self.devices,
             launch_options=self.launch_options,
             names=names,
         )

@@ -223,8 +223,8 @@ class Solver:
         packing_problem, kinds = self._problem_builder.problem(classes, self._left, keep=taken)
         rules = [self._domains.rules(one.pending) for one in families.classes]
         search = LocalSearch(
-            packing_problem,
-            MoveRules(
+            problem=packing_problem,
+            move_rules=MoveRules(
                 weight=weights[self._variants.variant_of[kinds]],
                 pins=[one.pins for one in families.classes],
                 rules=rules,
@@ -232,9 +232,9 @@ class Solver:
                 others=families.others,
                 all_rules=list(dict.fromkeys(rules)),
             ),
-            families.pods(),
-            np.searchsorted(kinds, taken),
-            np.array([one.is_bound for one in planned]),
+            pods=families.pods(),
+            kinds=np.searchsorted(kinds, taken),
+            fixed=np.array([one.is_bound for one in planned]),
         )
         self._left = given
         if search.run(families.waiting):

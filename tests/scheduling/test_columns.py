@@ -23,7 +23,9 @@ def problem(sizes: list[list[int]], room: list[list[int]], bound: list[int]) -> 
         room=np.array(room, dtype=np.float64),
         allowed=allowed,
         labelled=allowed,
-        rules=NodeRules(owned, owned, np.ones(1), np.ones(1, dtype=np.bool_)),
+        rules=NodeRules(
+            owned=owned, counted=owned, limit=np.ones(1), repels=np.ones(1, dtype=np.bool_)
+        ),
         consumption=np.zeros((len(room), 0)),
         headroom=np.zeros(0),
     )

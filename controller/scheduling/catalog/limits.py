@@ -13,7 +13,7 @@ from controller.scheduling.arrays import Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitHeadroom:
     """Limits as arrays: one column per pool and limited resource.
 
@@ -40,7 +40,9 @@ def headroom(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHe
         per_row[inside, place] = _consumed(catalog, name)[inside]
         limit = catalog.pools[number].limits[name]
         left[place] = limit - used.get(pool_name, {}).get(name, 0)
-    return LimitHeadroom(tuple((pool, name) for _, pool, name in names), per_row, left)
+    return LimitHeadroom(
+        names=tuple((pool, name) for _, pool, name in names), per_row=per_row, left=left
+    )
 
 
 def _consumed(catalog: Catalog, name: str) -> Vector:

@@ -285,7 +285,7 @@ def _matrix(amounts: Sequence[Resources], names: Sequence[str]) -> Matrix:
     ).reshape(len(amounts), len(names))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _PoolBlock:
     """One pool's columns: the table's offerings that the pool's requirements leave."""
 
@@ -309,7 +309,12 @@ class _PoolBlock:
             )
             alive &= possible
         kept = np.flatnonzero(alive)
-        return cls(table, kept, sets, {key: found[kept] for key, found in codes.items()})
+        return cls(
+            table=table,
+            kept=kept,
+            sets=sets,
+            codes={key: found[kept] for key, found in codes.items()},
+        )
 
 
 def _part(

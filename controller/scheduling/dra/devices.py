@@ -25,7 +25,7 @@ CounterKey = tuple[str, str, str, str, str]
 """The same of a counter: place, driver, pool, counter set and counter."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Device:
     """One device.
 

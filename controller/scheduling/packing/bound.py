@@ -101,12 +101,12 @@ def _merged(
         penalty=problem.penalty[chosen],
         allowed=problem.allowed[chosen],
         labelled=problem.labelled[chosen],
-        rules=NodeRules(both, both, limit[groups], rules.repels[groups]),
+        rules=NodeRules(owned=both, counted=both, limit=limit[groups], repels=rules.repels[groups]),
     )
     return one, ExistingCapacity(existing.room, existing.welcome[chosen])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutMeasures:
     """`taken`: classes × measures, what one pod takes; `held`: kinds × measures, what one
     node has. The first `resources` of them are the resources themselves.
@@ -135,7 +135,11 @@ def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeas
     every = np.concatenate(held, axis=1)
     every = np.concatenate([every[:kinds], every[kinds:].sum(axis=0, keepdims=True)])
     scale = np.maximum(every.max(axis=0, initial=0.0), 1.0)
-    return CutMeasures(np.concatenate(taken, axis=1) / scale, every / scale, problem.sizes.shape[1])
+    return CutMeasures(
+        taken=np.concatenate(taken, axis=1) / scale,
+        held=every / scale,
+        resources=problem.sizes.shape[1],
+    )
 
 
 def _divisors(sizes: Vector, demand: Indices) -> Vector:

@@ -58,7 +58,7 @@ def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FluidSolution:
     """What the program answers.
 
@@ -237,10 +237,10 @@ class FluidProgram:
         limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)
         bought = np.array(self._model.getSolution().col_value)[: self._kinds]
         return FluidSolution(
-            bought,
-            self._resource_prices(duals),
-            duals[self._first_class_row : self._first_limit_row],
-            self._slot_prices(duals),
-            limit_prices,
-            -float(self._headroom @ limit_prices),
+            bought=bought,
+            resource_prices=self._resource_prices(duals),
+            values=duals[self._first_class_row : self._first_limit_row],
+            slot_prices=self._slot_prices(duals),
+            limit_prices=limit_prices,
+            limit_value=-float(self._headroom @ limit_prices),
         )

@@ -42,7 +42,7 @@ PATIENCE, GLANCE = 300, 4_000
 pairs of node and kind."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRules:
     """What is open to classes beside the problem's `allowed`.
 
@@ -60,7 +60,7 @@ class MoveRules:
     all_rules: Sequence[Rules]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SearchState:
     """New nodes as they stand: who is on each (nodes × classes), what they ask for (nodes ×
     resources), the kinds that would do (nodes × kinds), the kind taken (−1: no node) with
@@ -78,13 +78,13 @@ class SearchState:
     def copy(self) -> SearchState:
         """Return nodes that can be changed without changing these."""
         return SearchState(
-            self.pods.copy(),
-            self.used.copy(),
-            self.usable.copy(),
-            self.kind.copy(),
-            self.price.copy(),
-            self.headroom.copy(),
-            replace(
+            pods=self.pods.copy(),
+            used=self.used.copy(),
+            usable=self.usable.copy(),
+            kind=self.kind.copy(),
+            price=self.price.copy(),
+            headroom=self.headroom.copy(),
+            occupancy=replace(
                 self.occupancy,
                 owners=self.occupancy.owners.copy(),
                 counted=self.occupancy.counted.copy(),
@@ -107,6 +107,7 @@ class LocalSearch:
 
     def __init__(
         self,
+        *,
         problem: PackingProblem,
         move_rules: MoveRules,
         pods: Indices,

@@ -10,7 +10,7 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.packing.problem import NodeRules
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class NodeOccupancy:
     """Who is on each of some nodes, as far as the rules about sharing care.
 
@@ -36,14 +36,14 @@ class NodeOccupancy:
         owned, repels = owned[bind], rules.repels[bind]
         matched = rules.counted[bind][:, columns]
         return cls(
-            rules.limit[bind],
-            repels,
-            owned.astype(np.float64),
-            matched.astype(np.float64),
-            (owned & matched).astype(np.float64),
-            (owned & ~matched).astype(np.float64),
-            held.astype(np.float64) @ owned.T,
-            held.astype(np.float64) @ matched.T,
+            limit=rules.limit[bind],
+            repels=repels,
+            owned=owned.astype(np.float64),
+            matched=matched.astype(np.float64),
+            own_counted=(owned & matched).astype(np.float64),
+            own_uncounted=(owned & ~matched).astype(np.float64),
+            owners=held.astype(np.float64) @ owned.T,
+            counted=held.astype(np.float64) @ matched.T,
         )
 
     @property

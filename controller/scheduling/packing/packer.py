@@ -339,7 +339,7 @@ class Spend:
         self._bought[kind] -= copies
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilledNodes:
     """`kinds` with what each would be `filled` with (kinds × classes), the value of that, and
     the price per value, `score`.
@@ -418,15 +418,15 @@ def _likeliest(
         score = np.where(value > 0, problem.prices[batch] / np.maximum(value, SLACK), MOST)
         known[batch] = score
         best = min(best, float(score.min()))
-        parts.append(FilledNodes(batch, filled, value, score))
+        parts.append(FilledNodes(kinds=batch, filled=filled, value=value, score=score))
         done, width = done + len(batch), 2 * width
     if len(parts) == 1:
         return parts[0]
     return FilledNodes(
-        np.concatenate([one.kinds for one in parts]),
-        np.concatenate([one.filled for one in parts]),
-        np.concatenate([one.value for one in parts]),
-        np.concatenate([one.score for one in parts]),
+        kinds=np.concatenate([one.kinds for one in parts]),
+        filled=np.concatenate([one.filled for one in parts]),
+        value=np.concatenate([one.value for one in parts]),
+        score=np.concatenate([one.score for one in parts]),
     )
 
 

@@ -91,7 +91,7 @@ class Samples:
         return shown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DualPrices:
     """What the packer goes by.
 
@@ -168,13 +168,13 @@ class PriceModel:
         scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
         values = np.minimum(values, problem.penalty)
         return DualPrices(
-            bought,
-            self._weights(resource_prices, balance) / self._scale,
-            values,
-            scarce,
-            worth >= WORTH_ITS_PRICE * problem.prices,
-            prices.limit_value,
-            Samples(self._stratum, np.lexsort((-values, self._stratum))),
+            bought=bought,
+            resource_prices=self._weights(resource_prices, balance) / self._scale,
+            values=values,
+            scarce=scarce,
+            tight=worth >= WORTH_ITS_PRICE * problem.prices,
+            limit_value=prices.limit_value,
+            samples=Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
 
     def balances(self, left: Indices) -> tuple[float, ...]:

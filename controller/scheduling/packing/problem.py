@@ -13,7 +13,7 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 SLACK = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
     """Rules about pods that share a node, as arrays over groups.
 

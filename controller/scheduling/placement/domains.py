@@ -54,7 +54,7 @@ class Domains:
             if not group.per_node
         )
         targets = tuple(one for one in counting if one.kind is TopologyKind.AFFINITY and one.hard)
-        return Rules(owned, counting, shunned, targets)
+        return Rules(owned=owned, counting=counting, shunned=shunned, sought=targets)
 
     def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:
         """Return the domains whose counts a spread compares: of nodes that exist, and of

@@ -27,12 +27,12 @@ class EligibilityReader:
 
     def __init__(
         self,
+        *,
         catalog: Catalog,
         variants: Variants,
         nodes: ExistingNodes,
         groups: TopologyGroups,
         devices: DynamicResources,
-        *,
         launch_options: LaunchOptions,
         names: Sequence[str],
     ) -> None:

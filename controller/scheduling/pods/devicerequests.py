@@ -64,7 +64,7 @@ class DeviceSelector:
     condition: Expression
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RequestAlternative:
     """One way to meet a request: so many devices (0: all there are) that meet the selectors.
 

@@ -54,7 +54,7 @@ class NodeFilter:
         )
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class TopologyGroup:
     """One rule and its counts per domain; `owners` counts the pods that state it.
 
@@ -128,13 +128,13 @@ class TopologyGroups:
             constraint.label_selector, _same_values(constraint.match_label_keys, own_labels, "In")
         )
         return self._group(
-            TopologyKind.SPREAD,
-            constraint.topology_key,
-            frozenset({namespace}),
-            selector,
-            constraint.max_skew,
-            constraint.min_domains or 0,
-            node_filter,
+            kind=TopologyKind.SPREAD,
+            key=constraint.topology_key,
+            namespaces=frozenset({namespace}),
+            selector=selector,
+            max_skew=constraint.max_skew,
+            min_domains=constraint.min_domains or 0,
+            node_filter=node_filter,
         )
 
     def affinity(
@@ -154,13 +154,13 @@ class TopologyGroups:
             ],
         )
         return self._group(
-            kind,
-            term.topology_key,
-            self._namespaces_of(term, namespace),
-            selector,
-            1,
-            0,
-            NodeFilter(None, None),
+            kind=kind,
+            key=term.topology_key,
+            namespaces=self._namespaces_of(term, namespace),
+            selector=selector,
+            max_skew=1,
+            min_domains=0,
+            node_filter=NodeFilter(None, None),
         )
 
     def of_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
@@ -224,13 +224,13 @@ class TopologyGroups:
         known = self._known.get(identity)
         if known is None:
             known = TopologyGroup(
-                len(self.all),
-                kind,
-                key,
-                namespaces,
-                selector,
-                max_skew,
-                min_domains,
+                index=len(self.all),
+                kind=kind,
+                key=key,
+                namespaces=namespaces,
+                selector=selector,
+                max_skew=max_skew,
+                min_domains=min_domains,
                 node_filter=node_filter,
             )
             self._known[identity] = known

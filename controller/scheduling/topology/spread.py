@@ -37,7 +37,7 @@ class DomainOption:
         return self.launchable or self.is_free
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What binds a pod in its choice of domains: groups not per node.
 
