@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -17,13 +16,11 @@ from controller.apis.capacitybuffer import (
     LocalReference,
     ScalableReference,
 )
-from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED, NodeClaim
+from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED
 from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Pod, PodTemplateSpec
-from controller.apis.taints import Requirement, Taint
+from controller.apis.pods import PodTemplateSpec
+from controller.apis.taints import Requirement
 from controller.apis.workloads import (
     Deployment,
     PodTemplate,
@@ -32,130 +29,16 @@ from controller.apis.workloads import (
     ScalableSpec,
     StatefulSet,
 )
-from controller.apiserver.fake import FakeApiServer
-from controller.cloudprovider.fake import FakeCloud
-from controller.manager.assembly import Assembly, Ports
-from controller.manager.meteredcloud import MeteredCloud
-from controller.manager.overlaidcloud import OverlaidCloud
-from controller.manager.watches import Watches, followed
-from controller.options import FeatureGates, Options
-from controller.reconcilers.clock import Clock
+from controller.options import FeatureGates
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.provisioning.nomination import Nomination
-from controller.scheduling.results import Results
-from controller.scheduling.scheduler import schedule
-from controller.state.cluster import Cluster
-from controller.state.snapshot import Snapshot
-from controller.state.spreads import DefaultSpreads
-from controller.telemetry.events import Recorder
-from controller.telemetry.market import Market
-from controller.telemetry.metrics import Metrics
-from tests.reconcilers.disrupting import SameProcess
+from tests.manager.wholecontroller import OPTIONS, WholeController
 from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
-
-OPTIONS = Options(
-    cluster_name="joiner",
-    batch_idle_duration=timedelta(milliseconds=10),
-    batch_max_duration=timedelta(milliseconds=100),
-)
-
-
-def clock() -> datetime:
-    return datetime.now(UTC)
-
-
-class LivingCloud(FakeCloud):
-    is_settled = False
-
-    async def start(self) -> None: ...
-
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
-    async def settle(self) -> None:
-        await asyncio.sleep(1)
-        self.is_settled = True
-
-
-async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-    return schedule(pods, snapshot=snapshot)
-
-
-class World:
-    """A whole controller on fakes, with verbs for what happens outside of it."""
-
-    def __init__(self, gates: FeatureGates, clock: Clock = clock) -> None:
-        options = dataclasses.replace(OPTIONS, feature_gates=gates)
-        self.api = FakeApiServer(clock)
-        self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
-        self.metrics = Metrics()
-        self.cluster = Cluster(followed(options))
-        ports = Ports(
-            api=self.api,
-            cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics, Market()), self.cluster),
-            cluster=self.cluster,
-            recorder=Recorder(self.api, clock),
-            metrics=self.metrics,
-            clock=clock,
-            solve=solve,
-            judge=SameProcess(),
-            spreads=DefaultSpreads((), self.cluster),
-        )
-        self.assembly = Assembly(ports, options)
-        self.cluster.subscribe(self.assembly.notify)
-        self.watches = Watches(self.api, self.cluster)
-
-    async def live(self) -> None:
-        await self.watches.list_custom_resources()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.watches.run())
-            for kind in self.watches.custom_resources:
-                tasks.create_task(self.watch(kind))
-            await self.watches.until_synced()
-            tasks.create_task(self.assembly.run())
-
-    async def watch(self, kind: kinds.Kind[kinds.KubernetesObject]) -> None:
-        """Tell of custom resources, as Kopf does."""
-        async for change in self.api.watch(kind):
-            if change.object is not None:
-                self.watches.take(kind, change)
-
-    async def claim(self, condition: str) -> NodeClaim:
-        """Wait for a claim of which a condition holds, and return it."""
-        async with asyncio.timeout(20):
-            async for change in self.api.watch(kinds.NODE_CLAIM):
-                claim = change.object
-                if claim is not None and conditions.is_true(claim.status.conditions, condition):
-                    return claim
-        raise AssertionError("a watch never ends")
-
-    def join(self, claim: NodeClaim) -> None:
-        """Let the claim's instance register its node, ready."""
-        node = Node(
-            metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
-            spec=NodeSpec(
-                provider_id=claim.status.provider_id,
-                taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")],
-            ),
-            status=NodeStatus(
-                capacity=claim.status.capacity,
-                allocatable=claim.status.allocatable,
-                conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
-            ),
-        )
-        self.api.seed(node)
-
-    def bind(self, name: str, node: str) -> None:
-        pod = self.api.find(kinds.POD, name, "default")
-        assert pod is not None
-        self.api.seed(
-            msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
-        )
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    world = World(getattr(request, "param", FeatureGates()))
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[WholeController]:
+    world = WholeController(getattr(request, "param", FeatureGates()))
     task = asyncio.create_task(world.live())
     yield world
     task.cancel()
@@ -163,7 +46,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
-    world: World,
+    world: WholeController,
 ) -> None:
     world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
 
@@ -191,7 +74,7 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
 
 @pytest.mark.parametrize("change", ["pool", "class"])
 async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
-    world: World, change: str
+    world: WholeController, change: str
 ) -> None:
     pool, node_class = make_pool(), make_class()
     world.api.seed(node_class, pool, make_waiting_pod("web"))
@@ -210,7 +93,9 @@ async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
     assert drifted.reason == {"pool": "NodePoolDrifted", "class": "AMIDrift"}[change]
 
 
-async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(world: World) -> None:
+async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(
+    world: WholeController,
+) -> None:
     assert OPTIONS.interruption_queue == ""
     world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
     launched = await world.claim("Launched")
@@ -229,7 +114,7 @@ async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(wor
 
 @pytest.mark.virtual_clock
 async def test_the_controller_has_not_stopped_while_calls_to_the_cloud_are_under_way() -> None:
-    world = World(FeatureGates())
+    world = WholeController(FeatureGates())
     task = asyncio.create_task(world.live())
     world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
     await world.claim("Launched")
@@ -253,7 +138,7 @@ async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_e
         return timedelta(days=1)
 
     monkeypatch.setattr(Disruptor, "run_once", look)
-    world = World(FeatureGates())
+    world = WholeController(FeatureGates())
     task = asyncio.create_task(world.live())
     async with asyncio.timeout(20):
         await looked.wait()
@@ -279,7 +164,7 @@ async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
         looked.put_nowait(key)
 
     monkeypatch.setattr(Nomination, "reconcile", look)
-    world = World(FeatureGates())
+    world = WholeController(FeatureGates())
     web = make_waiting_pod("web")
     status = msgspec.structs.replace(web.status, nominated_node_name="its-node")
     world.api.seed(msgspec.structs.replace(web, status=status))
@@ -296,7 +181,7 @@ async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
 
 
 @pytest.mark.parametrize("world", [FeatureGates(node_overlay=True)], indirect=True)
-async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: World) -> None:
+async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeController) -> None:
     wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.xlarge"])
     spec = NodeOverlaySpec(requirements=[wanted], price="0.0001")
     world.api.seed(make_class(), make_pool())
@@ -342,7 +227,7 @@ SCALED = ScalableSpec(replicas=4, template=BLUEPRINT)
     ],
 )
 async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it_follows_is_there(
-    world: World, spec: CapacityBufferSpec, shape: PodTemplate | Scalable
+    world: WholeController, spec: CapacityBufferSpec, shape: PodTemplate | Scalable
 ) -> None:
     world.api.seed(make_class(), make_pool(), CapacityBuffer(metadata=BUFFERED, spec=spec))
     async with asyncio.timeout(20):
@@ -358,7 +243,7 @@ async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it
 
 @pytest.mark.parametrize("world", [FeatureGates(static_capacity=True)], indirect=True)
 async def test_a_static_pool_is_kept_at_its_number_whatever_becomes_of_its_claims(
-    world: World,
+    world: WholeController,
 ) -> None:
     pool = make_pool("fixed")
     fixed = msgspec.structs.replace(pool.spec, replicas=1)

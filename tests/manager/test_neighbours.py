@@ -26,7 +26,7 @@ from controller.apis.nodepool import NodeClassReference, NodePool
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Taint
 from controller.options import FeatureGates
-from tests.manager.test_assembly import World
+from tests.manager.wholecontroller import WholeController
 from tests.reconcilers.world import (
     make_class,
     make_pool,
@@ -98,7 +98,7 @@ def their_node(claim: str, *, ready: bool = True, taints: tuple[Taint, ...] = ()
     )
 
 
-async def neighbours(world: World) -> None:
+async def neighbours(world: WholeController) -> None:
     """Put objects there that would each be acted on if they were ours."""
     up = (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE)
     disrupted = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
@@ -117,7 +117,7 @@ async def neighbours(world: World) -> None:
     await world.api.delete(kinds.NODE, "node-of-leaving")
 
 
-def theirs(world: World) -> dict[str, Any]:
+def theirs(world: WholeController) -> dict[str, Any]:
     return {
         f"{kind.plural}/{one.metadata.name}": to_wire(one)
         for kind in KINDS
@@ -127,11 +127,11 @@ def theirs(world: World) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def world() -> World:
-    return World(FeatureGates(static_capacity=True), clock)
+async def world() -> WholeController:
+    return WholeController(FeatureGates(static_capacity=True), clock)
 
 
-async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: World) -> None:
+async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: WholeController) -> None:
     await neighbours(world)
     before = theirs(world)
     world.api.seed(make_class(), make_pool(limits={"cpu": "8"}))
@@ -153,7 +153,7 @@ async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: World
     assert theirs(world) == before
 
 
-async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: World) -> None:
+async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: WholeController) -> None:
     world.api.seed(their_pool(), their_claim("theirs", LAUNCHED, REGISTERED), their_node("theirs"))
     world.api.seed(make_class(), make_pool())
     life = asyncio.create_task(world.live())
@@ -167,7 +167,9 @@ async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: World
     assert not world.cloud.machines
 
 
-async def test_a_neighbours_claims_do_not_hold_a_class_of_the_same_name(world: World) -> None:
+async def test_a_neighbours_claims_do_not_hold_a_class_of_the_same_name(
+    world: WholeController,
+) -> None:
     world.api.seed(their_pool(), their_claim("theirs", LAUNCHED), make_class())
     life = asyncio.create_task(world.live())
     await asyncio.sleep(1)

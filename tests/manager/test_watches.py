@@ -22,7 +22,7 @@ from controller.state.cluster import Cluster
 from tests.reconcilers.world import CLASS
 
 
-class World:
+class WatchedCluster:
     def __init__(self) -> None:
         self.api = FakeApiServer()
         self.cluster = Cluster()
@@ -44,8 +44,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[WatchedCluster]:
+    world = WatchedCluster()
     world.api.seed(Node(metadata=ObjectMeta(name="old")))
     tasks = [asyncio.create_task(world.watches.run())]
     await world.watches.list_custom_resources()
@@ -61,12 +61,12 @@ def make_claim(name: str) -> NodeClaim:
     return NodeClaim(metadata=ObjectMeta(name=name), spec=NodeClaimSpec(node_class_ref=CLASS))
 
 
-async def test_what_was_there_before_is_known_but_not_news(world: World) -> None:
+async def test_what_was_there_before_is_known_but_not_news(world: WatchedCluster) -> None:
     assert [n.metadata.name for n in world.cluster.list(kinds.NODE)] == ["old"]
     assert world.told == []
 
 
-async def test_every_change_is_told_with_what_was_before(world: World) -> None:
+async def test_every_change_is_told_with_what_was_before(world: WatchedCluster) -> None:
     await world.api.create(kinds.NODE, {"metadata": {"name": "new"}})
     await world.api.patch(kinds.NODE, "new", {"spec": {"unschedulable": True}})
     await world.api.delete(kinds.NODE, "new")
@@ -78,7 +78,9 @@ async def test_every_change_is_told_with_what_was_before(world: World) -> None:
     ]
 
 
-async def test_what_vanished_while_nobody_watched_is_told_after_a_new_list(world: World) -> None:
+async def test_what_vanished_while_nobody_watched_is_told_after_a_new_list(
+    world: WatchedCluster,
+) -> None:
     world.api.break_watches()
     await world.api.delete(kinds.NODE, "old")
     await world.until_told(1)
@@ -86,7 +88,7 @@ async def test_what_vanished_while_nobody_watched_is_told_after_a_new_list(world
     assert world.cluster.list(kinds.NODE) == ()
 
 
-async def test_our_own_write_is_told_once_though_it_comes_back(world: World) -> None:
+async def test_our_own_write_is_told_once_though_it_comes_back(world: WatchedCluster) -> None:
     created = await world.api.create(kinds.NODE, {"metadata": {"name": "mine"}})
     world.cluster.observe(kinds.NODE, created)
     await world.api.create(kinds.NODE, {"metadata": {"name": "next"}})
@@ -98,7 +100,7 @@ async def test_custom_resources_are_waited_for_until_they_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
-    world = World()
+    world = WatchedCluster()
     missing = NotFoundError("the server could not find the requested resource", status=404)
     world.api.refuse("list", missing, kind=kinds.NODE_CLAIM, times=3)
     world.api.seed(make_claim("c1"))
@@ -109,7 +111,7 @@ async def test_custom_resources_are_waited_for_until_they_are_served(
 
 async def test_rechecking_finds_what_no_event_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "RECHECK_SECONDS", 0.01)
-    world = World()
+    world = WatchedCluster()
     world.api.seed(make_claim("missed"), make_claim("stays"))
     await world.watches.list_custom_resources()
     ghost = make_claim("ghost")

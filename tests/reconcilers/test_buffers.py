@@ -18,7 +18,7 @@ from controller.apis.workloads import Deployment, PodTemplate, ScalableSpec
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
 from tests.reconcilers.disrupting import make_disruptor
-from tests.reconcilers.test_provisioning import Scenario
+from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
 
 SPEC = make_waiting_pod("blueprint", cpu="600m", memory="1Gi").spec
@@ -117,8 +117,8 @@ async def test_a_buffer_whose_pods_cannot_be_told_says_why_and_gets_no_room(
     assert not scenario.asked
 
 
-def _scenario(*objects: Any) -> Scenario:
-    scenario = Scenario(*BUFFERING)
+def _scenario(*objects: Any) -> ProvisioningScenario:
+    scenario = ProvisioningScenario(*BUFFERING)
     scenario.world.seed(make_class(), make_pool(), *objects)
     return scenario
 

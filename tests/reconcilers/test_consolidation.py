@@ -43,7 +43,7 @@ REFUSED = ForbiddenError("the webhook says no", status=403)
 VALIDATION = 15
 
 
-class Scenario(Loops):
+class ConsolidationScenario(Loops):
     """On-demand nodes of one pool, quiet for long enough, and the loops that may take them."""
 
     def __init__(self, **disruption: object) -> None:
@@ -145,14 +145,14 @@ class Scenario(Loops):
         )
 
 
-def oversized() -> Scenario:
+def oversized() -> ConsolidationScenario:
     """A large node runs one pod, for which a small one would do."""
-    scenario = Scenario()
+    scenario = ConsolidationScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
     return scenario
 
 
-async def replaced(scenario: Scenario) -> NodeClaim:
+async def replaced(scenario: ConsolidationScenario) -> NodeClaim:
     """Let the loops decide to replace the node, and return the claim of the new one."""
     await scenario.work(VALIDATION + 2)
     (heir,) = scenario.made()
@@ -160,7 +160,7 @@ async def replaced(scenario: Scenario) -> NodeClaim:
 
 
 async def test_a_node_whose_pods_fit_elsewhere_goes() -> None:
-    scenario = Scenario()
+    scenario = ConsolidationScenario()
     scenario.add("a", "m5.4xlarge", pods=12)
     scenario.add("b", "c5.large", pods=1)
     await scenario.protect("a")
@@ -280,7 +280,7 @@ async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:
 
 
 async def test_a_steady_cluster_is_thought_about_now_and_then() -> None:
-    scenario = Scenario()
+    scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
 
     await scenario.work(60)
@@ -294,7 +294,7 @@ async def test_a_steady_cluster_is_thought_about_now_and_then() -> None:
 
 
 async def test_other_prices_are_a_reason_to_think_again() -> None:
-    scenario = Scenario()
+    scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
     await scenario.work(2)
 
@@ -305,7 +305,7 @@ async def test_other_prices_are_a_reason_to_think_again() -> None:
 
 
 async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
-    scenario = Scenario(budgets=[{"nodes": "0", "reasons": ["Underutilized"]}])
+    scenario = ConsolidationScenario(budgets=[{"nodes": "0", "reasons": ["Underutilized"]}])
     scenario.add("big", "m5.4xlarge", pods=1)
 
     await scenario.work(3)
@@ -314,7 +314,7 @@ async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
 
 
 async def test_of_a_node_that_stays_it_is_said_why() -> None:
-    scenario = Scenario()
+    scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
 
     await scenario.work(1)
@@ -333,7 +333,7 @@ async def test_savings_that_do_not_pay_for_their_moves_are_left() -> None:
 
 
 async def test_a_drifted_node_is_replaced_without_a_second_look() -> None:
-    scenario = Scenario(consolidateAfter="Never")
+    scenario = ConsolidationScenario(consolidateAfter="Never")
     scenario.add("old", "c5.large", pods=1, drifted=True)
 
     await scenario.work(1)
@@ -348,7 +348,7 @@ async def test_a_drifted_node_is_replaced_without_a_second_look() -> None:
 
 
 async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
-    scenario = Scenario(budgets=[{"nodes": "2"}])
+    scenario = ConsolidationScenario(budgets=[{"nodes": "2"}])
     for number in range(5):
         scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
 
@@ -358,7 +358,7 @@ async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
 
 
 async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None:
-    scenario = Scenario()
+    scenario = ConsolidationScenario()
     scenario.add("old", "c5.large", pods=1, drifted=True)
     scenario.add("new", "c5.large", pods=1)
     scenario.change_pool(replicas=2)

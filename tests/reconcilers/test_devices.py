@@ -22,7 +22,7 @@ from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from tests.builders import make_type
-from tests.reconcilers.test_provisioning import Scenario
+from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import Unprepared, make_class, make_pool, make_waiting_pod
 from tests.scheduling.devices import (
     DRIVER,
@@ -36,7 +36,7 @@ from tests.scheduling.devices import (
 DEVICES = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
 
 
-class WithDevices(Scenario):
+class WithDevices(ProvisioningScenario):
     """A provisioner that heeds claims, and the life of the nodes it asks for."""
 
     def __init__(self, *features: kinds.Kind[Any]) -> None:

@@ -9,70 +9,23 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition, find
-from controller.apis.meta import ObjectMeta
+from controller.apis.conditions import find
 from controller.apis.nodeclaim import (
     CONSOLIDATABLE,
     DISRUPTION_REASON,
-    INITIALIZED,
-    NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
-from tests.reconcilers.disrupting import Loops
+from tests.reconcilers.scenarios import DisruptionScenario
 from tests.reconcilers.world import (
-    CLASS,
-    READY,
-    make_class,
-    make_pool,
     make_running_pod,
     make_waiting_pod,
 )
 
 
-class Scenario(Loops):
-    """Some nodes of one pool, quiet for long enough, and the loop that may take them."""
-
-    def __init__(self, nodes: int, **disruption: object) -> None:
-        super().__init__()
-        self.world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
-        for number in range(nodes):
-            self.add(number)
-
-    def add(self, number: int) -> None:
-        known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
-        provider_id = f"fake:///{number}"
-        when = self.world.clock()
-        conditions = [
-            Condition(type=kind, status="True", reason=kind, last_transition_time=when)
-            for kind in (INITIALIZED, CONSOLIDATABLE)
-        ]
-        claim = NodeClaim(
-            metadata=ObjectMeta(
-                name=f"claim-{number}", labels=known, finalizers=[labels.TERMINATION_FINALIZER]
-            ),
-            spec=NodeClaimSpec(node_class_ref=CLASS),
-            status=NodeClaimStatus(
-                provider_id=provider_id, node_name=f"node-{number}", conditions=conditions
-            ),
-        )
-        node = Node(
-            metadata=ObjectMeta(name=f"node-{number}", labels=known),
-            spec=NodeSpec(provider_id=provider_id),
-            status=NodeStatus(conditions=READY),
-        )
-        self.world.seed(claim, node)
-
-    def going(self) -> list[str]:
-        return [c.metadata.name for c in self.world.claims() if c.metadata.is_deleting]
-
-
 async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
 
     await scenario.work(seconds=10)
     assert scenario.going() == []
@@ -85,7 +38,7 @@ async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
 
 
 async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_running_pod("web", "node-0"))
 
     await scenario.work(seconds=30)
@@ -94,7 +47,7 @@ async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
 
 
 async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     await scenario.work(seconds=10)
 
     scenario.world.seed(make_running_pod("web", "node-0"))
@@ -104,7 +57,7 @@ async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
 
 
 async def test_a_budget_lets_only_so_many_go_at_once() -> None:
-    scenario = Scenario(10, budgets=[{"nodes": "2"}])
+    scenario = DisruptionScenario(10, budgets=[{"nodes": "2"}])
 
     await scenario.work(seconds=40)
 
@@ -112,7 +65,9 @@ async def test_a_budget_lets_only_so_many_go_at_once() -> None:
 
 
 async def test_a_budget_that_cannot_be_read_lets_none_go() -> None:
-    scenario = Scenario(3, budgets=[{"nodes": "100%", "schedule": "@never", "duration": "1h"}])
+    scenario = DisruptionScenario(
+        3, budgets=[{"nodes": "100%", "schedule": "@never", "duration": "1h"}]
+    )
 
     await scenario.work(seconds=40)
 
@@ -121,7 +76,7 @@ async def test_a_budget_that_cannot_be_read_lets_none_go() -> None:
 
 @pytest.mark.parametrize("reasons", [["Empty"], []], ids=["of its reason", "of any reason"])
 async def test_a_budget_of_zero_keeps_every_node(reasons: list[str]) -> None:
-    scenario = Scenario(3, budgets=[{"nodes": "0", "reasons": reasons}])
+    scenario = DisruptionScenario(3, budgets=[{"nodes": "0", "reasons": reasons}])
 
     await scenario.work(seconds=40)
 
@@ -129,7 +84,7 @@ async def test_a_budget_of_zero_keeps_every_node(reasons: list[str]) -> None:
 
 
 async def test_a_nominated_node_is_left_alone() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_waiting_pod("web"))
     until = scenario.world.now + timedelta(minutes=5)
     scenario.world.cluster.nominate("node-0", scenario.world.cluster.pending_pods(), until)
@@ -140,7 +95,7 @@ async def test_a_nominated_node_is_left_alone() -> None:
 
 
 async def test_a_node_whose_pods_will_never_come_is_not_kept_for_them() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_waiting_pod("web"))
     until = scenario.world.now + timedelta(minutes=5)
     scenario.world.cluster.nominate("node-0", scenario.world.cluster.pending_pods(), until)
@@ -153,7 +108,7 @@ async def test_a_node_whose_pods_will_never_come_is_not_kept_for_them() -> None:
 
 
 async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     await scenario.world.api.patch(
         kinds.NODE, "node-0", {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
     )
@@ -166,7 +121,7 @@ async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
 
 
 async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "0"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "0"}])
     node = scenario.world.node("node-0")
     assert node is not None
     taint = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
@@ -193,7 +148,7 @@ async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:
 async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     after: str, quiet: int, consolidatable: bool
 ) -> None:
-    scenario = Scenario(1, consolidateAfter=after)
+    scenario = DisruptionScenario(1, consolidateAfter=after)
     world = scenario.world
     loop = Consolidatable(world.api, world.cluster, world.clock)
     world.pass_time(seconds=quiet)
@@ -206,7 +161,7 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     assert bool(found) is consolidatable
 
 
-def is_marked(scenario: Scenario, number: int = 0) -> bool:
+def is_marked(scenario: DisruptionScenario, number: int = 0) -> bool:
     """Whether the node or its claim says that it is being disrupted."""
     node, claim = scenario.world.node(f"node-{number}"), scenario.world.claim(f"claim-{number}")
     assert node is not None
@@ -220,7 +175,7 @@ DOWN = UnavailableError("no answer in time", status=0)
 
 
 async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
 
     await scenario.work(seconds=18)
@@ -236,7 +191,7 @@ async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
 
 
 async def test_a_node_whose_deletion_is_refused_costs_the_others_no_budget() -> None:
-    scenario = Scenario(2, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(2, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
 
     await scenario.work(seconds=60)
@@ -248,7 +203,7 @@ async def test_a_node_whose_deletion_is_refused_costs_the_others_no_budget() -> 
 async def test_a_deletion_whose_answer_was_lost_is_not_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     delete = scenario.world.api.delete
 
     async def lost(*arguments: Any, **named: Any) -> None:
@@ -272,7 +227,7 @@ async def test_a_deletion_whose_answer_was_lost_is_not_taken_back(
 
 
 async def test_a_deletion_that_nobody_answers_is_tried_again() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=5)
 
     await scenario.work(seconds=30)
@@ -281,7 +236,7 @@ async def test_a_deletion_that_nobody_answers_is_tried_again() -> None:
 
 
 async def test_a_deletion_that_nobody_ever_answers_is_given_up() -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=10_000)
 
     await scenario.work(seconds=20)
@@ -299,7 +254,7 @@ async def test_a_deletion_that_nobody_ever_answers_is_given_up() -> None:
 async def test_a_node_that_cannot_be_marked_is_as_it_was(
     verb: str, kind: kinds.Kind[Any], error: ApiError
 ) -> None:
-    scenario = Scenario(2, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(2, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse(verb, error, kind=kind)
 
     await scenario.work(seconds=18)
@@ -316,7 +271,7 @@ async def test_a_node_that_cannot_be_marked_is_as_it_was(
 async def test_a_mark_that_cannot_be_taken_back_is_tried_again(
     verb: str, kind: kinds.Kind[Any]
 ) -> None:
-    scenario = Scenario(1, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
     await scenario.work(seconds=16)
     assert is_marked(scenario)
@@ -328,7 +283,7 @@ async def test_a_mark_that_cannot_be_taken_back_is_tried_again(
 
 
 async def test_what_is_refused_for_ever_is_not_tried_without_a_pause() -> None:
-    scenario = Scenario(3, budgets=[{"nodes": "1"}])
+    scenario = DisruptionScenario(3, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("patch", REFUSED, kind=kinds.NODE, times=10_000)
     await scenario.work(seconds=15)
 

@@ -57,7 +57,7 @@ def expiring(after: str) -> NodePool:
     return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
 
 
-class Scenario:
+class DriftScenario:
     """A claim that was launched from a pool a while ago."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Scenario:
 
 
 async def test_what_is_as_it_was_asked_for_has_not_drifted() -> None:
-    scenario = Scenario()
+    scenario = DriftScenario()
 
     assert await scenario.reason() == ""
     scenario.world.pass_time(hours=2)
@@ -98,7 +98,7 @@ async def test_what_is_as_it_was_asked_for_has_not_drifted() -> None:
 
 
 async def test_a_pool_that_asks_for_something_else_drifts_its_nodes_until_it_asks_again() -> None:
-    scenario = Scenario()
+    scenario = DriftScenario()
     before = scenario.world.api.objects(kinds.NODE_POOL)[0]
 
     scenario.world.seed(hashed(expiring("10h")))
@@ -109,7 +109,7 @@ async def test_a_pool_that_asks_for_something_else_drifts_its_nodes_until_it_ask
 
 
 async def test_hashes_of_different_versions_say_nothing() -> None:
-    scenario = Scenario()
+    scenario = DriftScenario()
 
     scenario.world.seed(hashed(expiring("10h"), version="v99"))
 
@@ -127,7 +127,7 @@ async def test_hashes_of_different_versions_say_nothing() -> None:
     ],
 )
 async def test_labels_must_meet_the_requirements_of_the_pool(pool: NodePool, reason: str) -> None:
-    scenario = Scenario()
+    scenario = DriftScenario()
 
     scenario.world.seed(hashed(pool))
 
@@ -142,7 +142,7 @@ async def test_labels_must_meet_the_requirements_of_the_pool(pool: NodePool, rea
     ],
 )
 async def test_a_type_that_is_no_longer_sold_drifts_after_an_hour(carried: dict[str, str]) -> None:
-    scenario = Scenario(carried)
+    scenario = DriftScenario(carried)
 
     assert await scenario.reason() == ""
     scenario.world.pass_time(hours=1, seconds=1)
@@ -150,14 +150,14 @@ async def test_a_type_that_is_no_longer_sold_drifts_after_an_hour(carried: dict[
 
 
 async def test_a_reservation_that_ran_out_leaves_an_on_demand_node() -> None:
-    scenario = Scenario({labels.CAPACITY_TYPE: labels.RESERVED})
+    scenario = DriftScenario({labels.CAPACITY_TYPE: labels.RESERVED})
     scenario.world.pass_time(hours=2)
 
     assert await scenario.reason() == ""
 
 
 async def test_what_the_cloud_finds_is_told_in_its_words() -> None:
-    scenario = Scenario()
+    scenario = DriftScenario()
     scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
 
     assert await scenario.reason() == "AMIDrift"
@@ -181,7 +181,7 @@ async def test_what_the_cloud_finds_is_told_in_its_words() -> None:
 async def test_while_the_cloud_cannot_tell_nothing_changes(
     error: CloudProviderError, after: str
 ) -> None:
-    scenario = Scenario()
+    scenario = DriftScenario()
     scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
     assert await scenario.reason() == "AMIDrift"
 
@@ -191,14 +191,14 @@ async def test_while_the_cloud_cannot_tell_nothing_changes(
 
 
 async def test_what_is_not_launched_cannot_have_drifted() -> None:
-    scenario = Scenario(is_launched=False)
+    scenario = DriftScenario(is_launched=False)
     scenario.world.seed(hashed(expiring("10h")))
 
     assert await scenario.reason() == ""
 
 
 async def test_a_claim_of_nobody_s_pool_does_not_drift() -> None:
-    scenario = Scenario({labels.NODEPOOL: "gone"})
+    scenario = DriftScenario({labels.NODEPOOL: "gone"})
     scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
 
     assert await scenario.reason() == ""

@@ -11,7 +11,7 @@ from controller.apis.kinds import NODE_OVERLAY
 from controller.apis.nodeoverlay import NodeOverlay
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
-from tests.manager.test_assembly import LivingCloud
+from tests.manager.wholecontroller import LivingCloud
 from tests.reconcilers.world import World, make_class, make_pool
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -14,71 +9,20 @@ from controller.apis import hashes, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
 from controller.apis.taints import Requirement, Toleration
-from controller.reconcilers.newnodes.plan import Plan
-from controller.reconcilers.provisioning.batchwindow import BatchWindow
-from controller.reconcilers.provisioning.provisioner import Provisioner
-from controller.scheduling.results import Results
-from controller.scheduling.scheduler import schedule
-from controller.state.snapshot import Snapshot
-from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
-
-NO_WAIT = timedelta(milliseconds=1)
-
-
-class Scenario:
-    """A provisioner whose every round is asked for, and whose questions are kept."""
-
-    def __init__(self, *features: kinds.Kind[Any]) -> None:
-        self.world = world = World(*features)
-        self.asked: list[list[str]] = []
-        self.read: list[list[str]] = []
-        """For which pools the engine read what can be bought, while nobody waited."""
-        self.provisioner = Provisioner(
-            world.api,
-            world.cloud,
-            world.cluster,
-            world.recorder,
-            world.metrics,
-            world.clock,
-            self._solve,
-            BatchWindow(NO_WAIT, NO_WAIT),
-            nomination=timedelta(seconds=20),
-        )
-
-    async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-        if pods:
-            self.asked.append(sorted(p.key for p in pods))
-        else:
-            self.read.append(sorted(snapshot.instance_types))
-        return schedule(pods, snapshot=snapshot)
-
-    def change_leader(self) -> None:
-        """Let another process take over, which knows what the cluster shows and no more."""
-        self.provisioner = dataclasses.replace(
-            self.provisioner,
-            batch_window=BatchWindow(NO_WAIT, NO_WAIT),
-            plan=Plan(),
-            _inherited=None,
-        )
-
-    async def round(self) -> None:
-        self.world.see()
-        self.provisioner.batch_window.nudge(f"round-{len(self.asked)}")
-        await self.provisioner.run_once()
-        self.world.see()
+from tests.reconcilers.scenarios import ProvisioningScenario
+from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod
 
 
 @pytest.fixture
-def scenario() -> Scenario:
-    scenario = Scenario()
+def scenario() -> ProvisioningScenario:
+    scenario = ProvisioningScenario()
     scenario.world.seed(make_class(), make_pool())
     return scenario
 
 
 async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(make_waiting_pod("web"))
 
@@ -95,7 +39,9 @@ async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
     assert await scenario.world.events("Nominated")
 
 
-async def test_a_claim_bears_the_hash_of_what_it_was_made_from(scenario: Scenario) -> None:
+async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
+    scenario: ProvisioningScenario,
+) -> None:
     pool = make_pool()
     stale = {labels.NODEPOOL_HASH: "of what it was", labels.NODEPOOL_HASH_VERSION: "v0"}
     metadata = msgspec.structs.replace(pool.metadata, annotations=stale)
@@ -109,7 +55,7 @@ async def test_a_claim_bears_the_hash_of_what_it_was_made_from(scenario: Scenari
 
 
 async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(*(make_waiting_pod(f"web-{n}") for n in range(10)))
     await scenario.round()
@@ -123,7 +69,7 @@ async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
 
 
 async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_written(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
     world.seed(make_waiting_pod("web"))
@@ -149,7 +95,7 @@ async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_writte
 
 
 async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(make_waiting_pod("web"))
     await scenario.round()
@@ -162,7 +108,9 @@ async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
     assert len(scenario.asked) == 2
 
 
-async def test_pods_of_a_claim_that_was_given_up_are_placed_again(scenario: Scenario) -> None:
+async def test_pods_of_a_claim_that_was_given_up_are_placed_again(
+    scenario: ProvisioningScenario,
+) -> None:
     scenario.world.seed(make_waiting_pod("web"))
     await scenario.round()
     (claim,) = scenario.world.claims()
@@ -178,7 +126,7 @@ async def test_pods_of_a_claim_that_was_given_up_are_placed_again(scenario: Scen
 
 
 async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(make_waiting_pod("web"))
     await scenario.round()
@@ -214,7 +162,7 @@ async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted
     assert len(scenario.world.claims()) == 2
 
 
-async def test_a_pod_that_fits_nowhere_is_told_why(scenario: Scenario) -> None:
+async def test_a_pod_that_fits_nowhere_is_told_why(scenario: ProvisioningScenario) -> None:
     scenario.world.seed(make_waiting_pod("huge", cpu="10000"))
 
     await scenario.round()
@@ -225,7 +173,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why(scenario: Scenario) -> None:
 
 
 async def test_without_a_ready_pool_a_pod_is_told_so() -> None:
-    scenario = Scenario()
+    scenario = ProvisioningScenario()
     scenario.world.seed(make_waiting_pod("web"))
 
     await scenario.round()
@@ -235,7 +183,7 @@ async def test_without_a_ready_pool_a_pod_is_told_so() -> None:
 
 
 async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     lacks = Condition(
         type="NodeClassReady", status="False", reason="NodeClassNotFound", message="create it"
@@ -263,7 +211,10 @@ async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
     ],
 )
 async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
-    scenario: Scenario, selector: dict[str, str], tolerations: list[Toleration], first: str
+    scenario: ProvisioningScenario,
+    selector: dict[str, str],
+    tolerations: list[Toleration],
+    first: str,
 ) -> None:
     wire = to_wire(make_pool("gpu"))
     wire["spec"]["template"]["spec"]["taints"] = [{"key": "gpu", "effect": "NoSchedule"}]
@@ -282,7 +233,7 @@ async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
 
 
 async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     node_class = make_class()
     refusal = Condition(
@@ -300,7 +251,7 @@ async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
 
 
 async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
-    scenario = Scenario()
+    scenario = ProvisioningScenario()
     pool = make_pool()
     wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.moonshot"])
     pool.spec.template.spec.requirements.append(wanted)
@@ -313,7 +264,7 @@ async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
 
 
 async def test_a_pool_never_grows_past_its_limits() -> None:
-    scenario = Scenario()
+    scenario = ProvisioningScenario()
     scenario.world.seed(make_class(), make_pool(limits={"cpu": "4"}))
     scenario.world.seed(*(make_waiting_pod(f"web-{n}") for n in range(30)))
 
@@ -328,7 +279,9 @@ async def test_a_pool_never_grows_past_its_limits() -> None:
     assert await scenario.world.events("FailedScheduling")
 
 
-async def test_what_can_be_bought_is_read_once_while_nobody_waits(scenario: Scenario) -> None:
+async def test_what_can_be_bought_is_read_once_while_nobody_waits(
+    scenario: ProvisioningScenario,
+) -> None:
     await scenario.round()
     await scenario.round()
 
@@ -336,7 +289,9 @@ async def test_what_can_be_bought_is_read_once_while_nobody_waits(scenario: Scen
     assert scenario.asked == []
 
 
-async def test_it_is_read_again_when_something_else_can_be_bought(scenario: Scenario) -> None:
+async def test_it_is_read_again_when_something_else_can_be_bought(
+    scenario: ProvisioningScenario,
+) -> None:
     await scenario.round()
     scenario.world.seed(make_pool("spot"))
     await scenario.round()
@@ -345,7 +300,7 @@ async def test_it_is_read_again_when_something_else_can_be_bought(scenario: Scen
 
 
 async def test_a_pool_that_can_buy_nothing_is_no_news_while_nobody_waits(
-    scenario: Scenario,
+    scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.cloud.types = ()
     await scenario.round()

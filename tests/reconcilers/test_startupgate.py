@@ -21,14 +21,14 @@ from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
 from controller.reconcilers.newnodes.plan import MOST_REMINDERS
 from controller.reconcilers.provisioning.startupgate import PATIENCE
-from tests.reconcilers.test_nomination import Life, nominated
+from tests.reconcilers.scenarios import NominationScenario, nominated
 from tests.reconcilers.world import make_waiting_pod
 
 ARCHITECTURES = {"web": "amd64", "arm": "arm64"}
 NODE_PATCH = ("patch", "Node")
 
 
-class Batch(Life):
+class Batch(NominationScenario):
     """Two pods that no one node can hold, and the two claims that were made for them."""
 
     async def buy(self) -> None:
@@ -99,13 +99,13 @@ async def test_nodes_bought_together_register_at_once_and_hold_pods_off(batch: B
 
 
 async def test_a_node_that_was_bought_alone_is_not_held() -> None:
-    life = Life()
-    life.world.seed(make_waiting_pod("web"))
-    await life.round()
+    scenario = NominationScenario()
+    scenario.world.seed(make_waiting_pod("web"))
+    await scenario.round()
 
-    name = await life.join()
+    name = await scenario.join()
 
-    node = life.world.node(name)
+    node = scenario.world.node(name)
     assert node is not None
     assert node.spec.taints == []
 

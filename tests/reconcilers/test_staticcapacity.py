@@ -15,8 +15,7 @@ from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
-from tests.reconcilers.test_disruption import Scenario as Disrupting
-from tests.reconcilers.test_provisioning import Scenario as Provisioning
+from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
 from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
 
 
@@ -169,7 +168,7 @@ async def test_the_least_harm_goes_first() -> None:
 
 
 async def test_pods_never_make_nodes_of_a_static_pool() -> None:
-    scenario = Provisioning()
+    scenario = ProvisioningScenario()
     scenario.world.seed(make_class(), make_static(0), make_waiting_pod("web"))
 
     await scenario.round()
@@ -179,7 +178,7 @@ async def test_pods_never_make_nodes_of_a_static_pool() -> None:
 
 
 async def test_an_empty_node_of_a_static_pool_stays() -> None:
-    scenario = Disrupting(1, budgets=[{"nodes": "100%"}])
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     pool = make_pool()
     spec = msgspec.structs.replace(pool.spec, replicas=1)
     scenario.world.seed(msgspec.structs.replace(pool, spec=spec))

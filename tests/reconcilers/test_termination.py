@@ -27,7 +27,7 @@ from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_r
 NODE = "node-of-claim"
 
 
-class Scenario:
+class TerminationScenario:
     """One node with its claim, ready and running, and the loops that take it down."""
 
     def __init__(self) -> None:
@@ -103,13 +103,15 @@ def make_budget(*, allowed: int) -> PodDisruptionBudget:
 
 
 @pytest.fixture
-async def scenario() -> Scenario:
-    scenario = Scenario()
+async def scenario() -> TerminationScenario:
+    scenario = TerminationScenario()
     await scenario.up()
     return scenario
 
 
-async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(scenario: Scenario) -> None:
+async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(
+    scenario: TerminationScenario,
+) -> None:
     scenario.world.seed(make_running_pod("web", NODE))
     await scenario.delete_node()
 
@@ -122,7 +124,9 @@ async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(scenario: S
     assert scenario.evicted() == ["default/web"]
 
 
-async def test_the_instance_lives_until_the_last_pod_has_gone(scenario: Scenario) -> None:
+async def test_the_instance_lives_until_the_last_pod_has_gone(
+    scenario: TerminationScenario,
+) -> None:
     scenario.world.seed(make_running_pod("web", NODE))
     await scenario.delete_node()
 
@@ -138,7 +142,9 @@ async def test_the_instance_lives_until_the_last_pod_has_gone(scenario: Scenario
     assert scenario.world.claim("claim") is None
 
 
-async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(scenario: Scenario) -> None:
+async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(
+    scenario: TerminationScenario,
+) -> None:
     await scenario.delete_node()
 
     await scenario.work(seconds=4)
@@ -148,7 +154,9 @@ async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(scenario: 
     assert not scenario.world.cloud.machines
 
 
-async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(scenario: Scenario) -> None:
+async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(
+    scenario: TerminationScenario,
+) -> None:
     scenario.world.seed(
         make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
     )
@@ -166,7 +174,7 @@ async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(scenario: Sc
 
 
 async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_it_may(
-    scenario: Scenario,
+    scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(
         make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
@@ -183,7 +191,9 @@ async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_
     assert pod.metadata.is_deleting
 
 
-async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(scenario: Scenario) -> None:
+async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(
+    scenario: TerminationScenario,
+) -> None:
     scenario.world.seed(
         make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
     )
@@ -196,7 +206,7 @@ async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(scenario: Scena
 
 
 async def test_an_eviction_that_fails_in_an_unknown_way_is_asked_for_less_often_too(
-    scenario: Scenario,
+    scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(make_running_pod("web", NODE))
     await scenario.delete_node()
@@ -224,7 +234,7 @@ def test_pauses_between_evictions_grow_up_to_ten_seconds() -> None:
 
 
 async def test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no_error(
-    scenario: Scenario,
+    scenario: TerminationScenario,
 ) -> None:
     """As the garbage collector does with a node that was deleted in the foreground."""
     node = await scenario.lose_instance()
@@ -243,7 +253,7 @@ async def test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no
     assert scenario.world.node(NODE) is None
 
 
-async def test_daemons_outlive_the_workloads_they_serve(scenario: Scenario) -> None:
+async def test_daemons_outlive_the_workloads_they_serve(scenario: TerminationScenario) -> None:
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", name="cni", uid="d")
     scenario.world.seed(
         make_running_pod("web", NODE), make_running_pod("cni", NODE, ownerReferences=[owner])
@@ -259,7 +269,7 @@ async def test_daemons_outlive_the_workloads_they_serve(scenario: Scenario) -> N
     assert scenario.evicted() == ["default/web", "default/cni"]
 
 
-async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: Scenario) -> None:
+async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: TerminationScenario) -> None:
     scenario.world.seed(
         make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
     )
@@ -272,7 +282,7 @@ async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: Scenario) 
 
 
 async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
-    scenario = Scenario()
+    scenario = TerminationScenario()
     await scenario.up(termination_grace_period="1m")
     scenario.world.seed(
         make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
@@ -293,7 +303,9 @@ async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
     assert pod is None or pod.metadata.is_deleting
 
 
-async def test_a_node_whose_instance_vanished_is_let_go_at_once(scenario: Scenario) -> None:
+async def test_a_node_whose_instance_vanished_is_let_go_at_once(
+    scenario: TerminationScenario,
+) -> None:
     scenario.world.seed(make_running_pod("web", NODE))
     await scenario.lose_instance()
     await scenario.delete_node()
@@ -305,7 +317,7 @@ async def test_a_node_whose_instance_vanished_is_let_go_at_once(scenario: Scenar
 
 
 async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_carefully(
-    scenario: Scenario,
+    scenario: TerminationScenario,
 ) -> None:
     taints = {"spec": {"taints": [to_wire(DISRUPTED)]}}
     await scenario.world.api.patch(kinds.NODE, NODE, taints)

@@ -20,7 +20,7 @@ from controller.telemetry.events import Recorder
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u1"))
 
 
-class World:
+class RecordedEvents:
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
         self.api = FakeApiServer(lambda: self.now)
@@ -37,11 +37,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> RecordedEvents:
+    return RecordedEvents()
 
 
-async def test_an_event_names_its_object_and_its_source(world: World) -> None:
+async def test_an_event_names_its_object_and_its_source(world: RecordedEvents) -> None:
     await world.publish("FailedScheduling", "no pool fits")
     (event,) = world.written
     assert (event.involved_object.kind, event.involved_object.name) == ("Pod", "web")
@@ -52,7 +52,7 @@ async def test_an_event_names_its_object_and_its_source(world: World) -> None:
 
 
 async def test_an_event_that_is_refused_stops_nobody(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RecordedEvents, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.api.refuse("create", ForbiddenError("the namespace is terminating", status=403))
     await world.publish("Evicted", "first")
@@ -63,7 +63,7 @@ async def test_an_event_that_is_refused_stops_nobody(
 
 @pytest.mark.parametrize(("reason", "minutes"), [("Evicted", 2), ("FailedScheduling", 5)])
 async def test_the_same_news_is_told_again_only_after_its_time(
-    world: World, reason: str, minutes: int
+    world: RecordedEvents, reason: str, minutes: int
 ) -> None:
     await world.publish(reason)
     world.now += timedelta(minutes=minutes, seconds=-1)
@@ -74,14 +74,14 @@ async def test_the_same_news_is_told_again_only_after_its_time(
     assert len(world.written) == 2
 
 
-async def test_other_words_or_another_object_are_other_news(world: World) -> None:
+async def test_other_words_or_another_object_are_other_news(world: RecordedEvents) -> None:
     await world.publish("Evicted")
     await world.publish("Evicted", "other words")
     await world.publish("Evicted", pod=Pod(metadata=ObjectMeta(name="db", uid="u2")))
     assert len(world.written) == 3
 
 
-async def test_a_crowd_of_nominations_is_thinned_out(world: World) -> None:
+async def test_a_crowd_of_nominations_is_thinned_out(world: RecordedEvents) -> None:
     for number in range(50):
         await world.publish("Nominated", f"{number}")
     assert len(world.written) == 10
@@ -91,7 +91,7 @@ async def test_a_crowd_of_nominations_is_thinned_out(world: World) -> None:
     assert len(world.written) == 15
 
 
-async def test_events_that_find_no_room_are_dropped_and_counted(world: World) -> None:
+async def test_events_that_find_no_room_are_dropped_and_counted(world: RecordedEvents) -> None:
     for number in range(events.LONGEST_QUEUE + 1):
         await world.recorder.publish(kinds.POD, POD, "Normal", "Evicted", f"{number}")
     assert world.dropped == ["Evicted"]
@@ -101,7 +101,7 @@ def crowd(size: int) -> list[Pod]:
     return [Pod(metadata=ObjectMeta(name=f"p{n}", uid=f"u{n}")) for n in range(size)]
 
 
-async def test_a_crowd_of_news_lets_others_work_in_between(world: World) -> None:
+async def test_a_crowd_of_news_lets_others_work_in_between(world: RecordedEvents) -> None:
     turns = 0
 
     async def others() -> None:
@@ -117,7 +117,7 @@ async def test_a_crowd_of_news_lets_others_work_in_between(world: World) -> None
     assert turns >= 2_000 / events.PUBLISHED_AT_ONCE
 
 
-async def test_each_news_of_a_crowd_costs_the_same_few_steps(world: World) -> None:
+async def test_each_news_of_a_crowd_costs_the_same_few_steps(world: RecordedEvents) -> None:
     compared = 0
 
     class Moment(datetime):
@@ -140,7 +140,7 @@ async def test_each_news_of_a_crowd_costs_the_same_few_steps(world: World) -> No
     assert len(pods) <= compared <= 4 * len(pods)
 
 
-async def test_news_that_found_no_room_is_told_once_there_is_some(world: World) -> None:
+async def test_news_that_found_no_room_is_told_once_there_is_some(world: RecordedEvents) -> None:
     pods = crowd(events.LONGEST_QUEUE + 5)
     for _ in range(2):
         for pod in pods:
@@ -154,7 +154,7 @@ async def test_news_that_found_no_room_is_told_once_there_is_some(world: World) 
 
 
 async def test_what_was_told_is_not_remembered_for_ever(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RecordedEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MOST_REMEMBERED", 3)
     first, *_ = pods = crowd(4)

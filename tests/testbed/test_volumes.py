@@ -32,7 +32,7 @@ def driver(cluster: Cluster) -> Iterator[VolumeDriver]:
     running.stop()
 
 
-class Scenario:
+class VolumeScenario:
     """A claim that waits for its first pod, the pod, and a node for it in zone b."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -97,14 +97,14 @@ class Scenario:
 
 
 @pytest.fixture
-async def scenario(kube: KubeClient) -> AsyncIterator[Scenario]:
-    scenario = Scenario(kube)
+async def scenario(kube: KubeClient) -> AsyncIterator[VolumeScenario]:
+    scenario = VolumeScenario(kube)
     yield scenario
     await kube.delete(f"{NODES}/{scenario.name}")
 
 
 async def test_a_claim_is_bound_where_its_first_pod_runs_and_freed_when_that_is_gone(
-    scenario: Scenario, kube: KubeClient
+    scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     await scenario.make_class()
     await scenario.make_claim()
@@ -134,7 +134,7 @@ async def test_a_claim_is_bound_where_its_first_pod_runs_and_freed_when_that_is_
 
 
 async def test_a_node_says_how_many_volumes_it_can_attach(
-    scenario: Scenario, kube: KubeClient
+    scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     node = await scenario.make_node()
 
@@ -153,7 +153,7 @@ async def test_a_node_says_how_many_volumes_it_can_attach(
 
 
 async def test_a_node_of_a_name_that_another_had_is_registered_as_itself(
-    scenario: Scenario, kube: KubeClient
+    scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     await kube.create(
         f"{STORAGE}/csinodes", {"metadata": {"name": scenario.name}, "spec": {"drivers": []}}
@@ -168,7 +168,7 @@ async def test_a_node_of_a_name_that_another_had_is_registered_as_itself(
     await eventually(registered)
 
 
-async def test_a_claim_that_waits_for_nobody_is_bound_at_once(scenario: Scenario) -> None:
+async def test_a_claim_that_waits_for_nobody_is_bound_at_once(scenario: VolumeScenario) -> None:
     await scenario.make_class("Immediate")
     await scenario.make_node()
     await scenario.make_claim()
@@ -177,7 +177,7 @@ async def test_a_claim_that_waits_for_nobody_is_bound_at_once(scenario: Scenario
 
 
 async def test_a_node_that_went_before_its_volume_was_made_is_chosen_anew(
-    scenario: Scenario, kube: KubeClient
+    scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     await scenario.make_class()
     await scenario.make_claim()

@@ -1,0 +1,134 @@
+"""A whole controller on fakes, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.pods import Pod
+from controller.apis.taints import Taint
+from controller.apiserver.fake import FakeApiServer
+from controller.cloudprovider.fake import FakeCloud
+from controller.manager.assembly import Assembly, Ports
+from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.overlaidcloud import OverlaidCloud
+from controller.manager.watches import Watches, followed
+from controller.options import FeatureGates, Options
+from controller.reconcilers.clock import Clock
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.state.cluster import Cluster
+from controller.state.snapshot import Snapshot
+from controller.state.spreads import DefaultSpreads
+from controller.telemetry.events import Recorder
+from controller.telemetry.market import Market
+from controller.telemetry.metrics import Metrics
+from tests.reconcilers.disrupting import SameProcess
+
+OPTIONS = Options(
+    cluster_name="joiner",
+    batch_idle_duration=timedelta(milliseconds=10),
+    batch_max_duration=timedelta(milliseconds=100),
+)
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class LivingCloud(FakeCloud):
+    is_settled = False
+
+    async def start(self) -> None: ...
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def settle(self) -> None:
+        await asyncio.sleep(1)
+        self.is_settled = True
+
+
+async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+    return schedule(pods, snapshot=snapshot)
+
+
+class WholeController:
+    """A whole controller on fakes, with verbs for what happens outside of it."""
+
+    def __init__(self, gates: FeatureGates, clock: Clock = clock) -> None:
+        options = dataclasses.replace(OPTIONS, feature_gates=gates)
+        self.api = FakeApiServer(clock)
+        self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
+        self.metrics = Metrics()
+        self.cluster = Cluster(followed(options))
+        ports = Ports(
+            api=self.api,
+            cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics, Market()), self.cluster),
+            cluster=self.cluster,
+            recorder=Recorder(self.api, clock),
+            metrics=self.metrics,
+            clock=clock,
+            solve=solve,
+            judge=SameProcess(),
+            spreads=DefaultSpreads((), self.cluster),
+        )
+        self.assembly = Assembly(ports, options)
+        self.cluster.subscribe(self.assembly.notify)
+        self.watches = Watches(self.api, self.cluster)
+
+    async def live(self) -> None:
+        await self.watches.list_custom_resources()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watches.run())
+            for kind in self.watches.custom_resources:
+                tasks.create_task(self.watch(kind))
+            await self.watches.until_synced()
+            tasks.create_task(self.assembly.run())
+
+    async def watch(self, kind: kinds.Kind[kinds.KubernetesObject]) -> None:
+        """Tell of custom resources, as Kopf does."""
+        async for change in self.api.watch(kind):
+            if change.object is not None:
+                self.watches.take(kind, change)
+
+    async def claim(self, condition: str) -> NodeClaim:
+        """Wait for a claim of which a condition holds, and return it."""
+        async with asyncio.timeout(20):
+            async for change in self.api.watch(kinds.NODE_CLAIM):
+                claim = change.object
+                if claim is not None and conditions.is_true(claim.status.conditions, condition):
+                    return claim
+        raise AssertionError("a watch never ends")
+
+    def join(self, claim: NodeClaim) -> None:
+        """Let the claim's instance register its node, ready."""
+        node = Node(
+            metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
+            spec=NodeSpec(
+                provider_id=claim.status.provider_id,
+                taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")],
+            ),
+            status=NodeStatus(
+                capacity=claim.status.capacity,
+                allocatable=claim.status.allocatable,
+                conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
+            ),
+        )
+        self.api.seed(node)
+
+    def bind(self, name: str, node: str) -> None:
+        pod = self.api.find(kinds.POD, name, "default")
+        assert pod is not None
+        self.api.seed(
+            msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+        )

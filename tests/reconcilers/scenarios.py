@@ -1,0 +1,179 @@
+"""Loops at work in a world, each with the verbs that its tests need; what several tests share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import (
+    CONSOLIDATABLE,
+    INITIALIZED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.pods import Pod
+from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.nomination import Nomination
+from controller.reconcilers.provisioning.provisioner import Provisioner
+from controller.reconcilers.provisioning.startupgate import StartupGate
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.state.snapshot import Snapshot
+from controller.state.spreads import DefaultSpreads
+from tests.reconcilers.disrupting import Loops
+from tests.reconcilers.world import (
+    CLASS,
+    READY,
+    World,
+    make_class,
+    make_pool,
+)
+
+NO_WAIT = timedelta(milliseconds=1)
+
+
+class ProvisioningScenario:
+    """A provisioner whose every round is asked for, and whose questions are kept."""
+
+    def __init__(self, *features: kinds.Kind[Any]) -> None:
+        self.world = world = World(*features)
+        self.asked: list[list[str]] = []
+        self.read: list[list[str]] = []
+        """For which pools the engine read what can be bought, while nobody waited."""
+        self.provisioner = Provisioner(
+            world.api,
+            world.cloud,
+            world.cluster,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            self._solve,
+            BatchWindow(NO_WAIT, NO_WAIT),
+            nomination=timedelta(seconds=20),
+        )
+
+    async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        if pods:
+            self.asked.append(sorted(p.key for p in pods))
+        else:
+            self.read.append(sorted(snapshot.instance_types))
+        return schedule(pods, snapshot=snapshot)
+
+    def change_leader(self) -> None:
+        """Let another process take over, which knows what the cluster shows and no more."""
+        self.provisioner = dataclasses.replace(
+            self.provisioner,
+            batch_window=BatchWindow(NO_WAIT, NO_WAIT),
+            plan=Plan(),
+            _inherited=None,
+        )
+
+    async def round(self) -> None:
+        self.world.see()
+        self.provisioner.batch_window.nudge(f"round-{len(self.asked)}")
+        await self.provisioner.run_once()
+        self.world.see()
+
+
+class NominationScenario(ProvisioningScenario):
+    """A provisioner and what brings its claims to life; keeps which taints pods saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        world = self.world
+        self.nomination = Nomination(
+            world.api,
+            world.cloud,
+            world.cluster,
+            self.provisioner.plan,
+            DefaultSpreads((), world.cluster),
+            world.clock,
+        )
+        self.startup_gate = StartupGate(world.api, world.cluster, world.clock, self.nomination)
+        parts = (world.api, world.cloud, world.cluster)
+        self.lifecycle = Lifecycle(
+            *parts,
+            world.recorder,
+            world.metrics,
+            world.clock,
+            Finalization(*parts, world.metrics, world.clock),
+            self.startup_gate,
+        )
+        world.seed(make_class(), make_pool())
+
+    async def launch(self) -> NodeClaim:
+        """Launch the one claim there is."""
+        (claim,) = self.world.claims()
+        await self.lifecycle.reconcile(claim.metadata.name)
+        (claim,) = self.world.claims()
+        return claim
+
+    async def join(self) -> str:
+        """Launch the one claim there is and let its node join; returns the node's name."""
+        return await self.bring(await self.launch())
+
+    async def bring(self, claim: NodeClaim) -> str:
+        """Let the node of a claim that is launched join; returns its name."""
+        node = self.world.join(claim)
+        await self.lifecycle.reconcile(claim.metadata.name)
+        self.world.see()
+        return node.metadata.name
+
+    def pod(self, name: str) -> Pod:
+        found = self.world.api.find(kinds.POD, name, "default")
+        assert found is not None
+        return found
+
+
+class DisruptionScenario(Loops):
+    """Some nodes of one pool, quiet for long enough, and the loop that may take them."""
+
+    def __init__(self, nodes: int, **disruption: object) -> None:
+        super().__init__()
+        self.world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
+        for number in range(nodes):
+            self.add(number)
+
+    def add(self, number: int) -> None:
+        known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
+        provider_id = f"fake:///{number}"
+        when = self.world.clock()
+        conditions = [
+            Condition(type=kind, status="True", reason=kind, last_transition_time=when)
+            for kind in (INITIALIZED, CONSOLIDATABLE)
+        ]
+        claim = NodeClaim(
+            metadata=ObjectMeta(
+                name=f"claim-{number}", labels=known, finalizers=[labels.TERMINATION_FINALIZER]
+            ),
+            spec=NodeClaimSpec(node_class_ref=CLASS),
+            status=NodeClaimStatus(
+                provider_id=provider_id, node_name=f"node-{number}", conditions=conditions
+            ),
+        )
+        node = Node(
+            metadata=ObjectMeta(name=f"node-{number}", labels=known),
+            spec=NodeSpec(provider_id=provider_id),
+            status=NodeStatus(conditions=READY),
+        )
+        self.world.seed(claim, node)
+
+    def going(self) -> list[str]:
+        return [c.metadata.name for c in self.world.claims() if c.metadata.is_deleting]
+
+
+def nominated(pod: Pod, node: str) -> Pod:
+    status = msgspec.structs.replace(pod.status, nominated_node_name=node)
+    return msgspec.structs.replace(pod, status=status)
