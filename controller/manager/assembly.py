@@ -25,6 +25,7 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.disruptor import Disruptor, Judge
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.interruption.listener import Listener
+from controller.reconcilers.newnodes.plan import Plan
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from controller.reconcilers.nodeclaim.drift import Drift
@@ -69,7 +70,7 @@ class RunningCloud(CloudProvider, Protocol):
         """Begin nothing more, and wait for what is under way: then nothing can land any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """All that reconcilers act through."""
 
@@ -89,9 +90,9 @@ class Assembly:
 
     def __init__(self, ports: Ports, options: Options, *, ca_bundle: str = "") -> None:
         api, cloud, cluster = ports.api, ports.cloud, ports.cluster
-        recorder, metrics, clock = ports.recorder, ports.metrics, ports.clock
+        metrics, clock = ports.metrics, ports.clock
         self._cloud, self._cluster, self._metrics = cloud, cluster, metrics
-        self._recorder = recorder
+        self._recorder = ports.recorder
         self._is_acting = False
 
         def loop(name: str, reconciler: Reconciler, workers: Workers = FEW) -> Loop:
@@ -101,27 +102,18 @@ class Assembly:
             return Singleton(name, rounds, metrics)
 
         self._batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
-        provisioner = Provisioner(
-            api, cloud, cluster, recorder, metrics, clock, ports.solve, self._batch_window,
-            max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
-        )  # fmt: skip
-        finalization = Finalization(api, cloud, cluster, metrics, clock)
-        nomination = Nomination(api, cloud, cluster, provisioner.plan, ports.spreads, clock)
-        startup_gate = StartupGate(api, cluster, clock, nomination)
-        lifecycle = Lifecycle(
-            api, cloud, cluster, recorder, metrics, clock, finalization, startup_gate
-        )
-        eviction = Eviction(api, recorder, metrics, clock)
-        terminator = Terminator(api, cloud, cluster, recorder, metrics, clock, eviction)
+        provisioner = _provisioner(ports, options, self._batch_window)
+        nomination = _nomination(ports, provisioner.plan)
+        orchestrator = _orchestrator(ports, provisioner.plan)
 
         self._pools = loop("nodepool.readiness", Readiness(api, cluster, clock))
-        self._classes = loop("nodeclass", Resolver(api, cloud, cluster, recorder, clock, ca_bundle))
-        self._claims = loop("nodeclaim.lifecycle", lifecycle, MANY)
+        self._classes = loop("nodeclass", _resolver(ports, ca_bundle))
+        self._claims = loop("nodeclaim.lifecycle", _lifecycle(ports, nomination), MANY)
         self._consolidatable = loop("nodeclaim.disruption", Consolidatable(api, cluster, clock))
         self._drift = loop("nodeclaim.drift", Drift(api, cloud, cluster, clock))
         self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
         self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
-        self._nodes = loop("node.termination", terminator, MANY)
+        self._nodes = loop("node.termination", _terminator(ports), MANY)
         self._nominations = loop("pod.nomination", nomination)
         # Nobody runs these where they are switched off, and then nobody hears their nudges.
         gates = options.feature_gates
@@ -136,23 +128,16 @@ class Assembly:
             *((self._buffers,) if gates.capacity_buffer else ()),
             *((self._static,) if gates.static_capacity else ()),
         )  # fmt: skip
-        writer = ClaimWriter(api, cluster, metrics, clock, provisioner.plan)
-        orchestrator = Orchestrator(api, cluster, recorder, metrics, clock, writer)
-        disruptor = Disruptor(cloud, cluster, recorder, metrics, clock, ports.judge, orchestrator)
-        self._disruption = singleton("disruption", disruptor)
+        self._disruption = singleton("disruption", _disruptor(ports, orchestrator))
         self._disruption_queue = singleton("disruption.queue", orchestrator)
         self._singletons = [
             singleton("provisioner", provisioner),
             self._disruption,
             self._disruption_queue,
-            singleton(
-                "nodeclaim.garbagecollection",
-                GarbageCollection(api, cloud, cluster, metrics, clock),
-            ),
+            singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
+            # Without a queue there is still what the cloud's own checks of instances find.
+            singleton("interruption", _listener(ports)),
         ]
-        # Without a queue there is still what the cloud's own checks of instances find.
-        listener = Listener(api, cloud, cluster, recorder, metrics, clock)
-        self._singletons.append(singleton("interruption", listener))
 
     async def run(self) -> None:
         """Start the cloud, then act on everything there is, until cancelled.
@@ -335,6 +320,131 @@ class Assembly:
 
     def _attachment_changed(self, before: Any, after: Any) -> None:
         self._nodes.nudge((after or before).spec.node_name)
+
+
+def _provisioner(ports: Ports, options: Options, batch_window: BatchWindow) -> Provisioner:
+    return Provisioner(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        solve=ports.solve,
+        batch_window=batch_window,
+        nomination=max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
+    )
+
+
+def _nomination(ports: Ports, plan: Plan) -> Nomination:
+    return Nomination(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        clock=ports.clock,
+        spreads=ports.spreads,
+        plan=plan,
+    )
+
+
+def _finalization(ports: Ports) -> Finalization:
+    return Finalization(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        metrics=ports.metrics,
+        clock=ports.clock,
+    )
+
+
+def _lifecycle(ports: Ports, nomination: Nomination) -> Lifecycle:
+    return Lifecycle(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        finalization=_finalization(ports),
+        preparation=StartupGate(ports.api, ports.cluster, ports.clock, nomination),
+    )
+
+
+def _resolver(ports: Ports, ca_bundle: str) -> Resolver:
+    return Resolver(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        clock=ports.clock,
+        ca_bundle=ca_bundle,
+    )
+
+
+def _terminator(ports: Ports) -> Terminator:
+    return Terminator(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        eviction=Eviction(ports.api, ports.recorder, ports.metrics, ports.clock),
+    )
+
+
+def _orchestrator(ports: Ports, plan: Plan) -> Orchestrator:
+    return Orchestrator(
+        api=ports.api,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        writer=_claim_writer(ports, plan),
+    )
+
+
+def _claim_writer(ports: Ports, plan: Plan) -> ClaimWriter:
+    return ClaimWriter(
+        api=ports.api,
+        cluster=ports.cluster,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        plan=plan,
+    )
+
+
+def _disruptor(ports: Ports, orchestrator: Orchestrator) -> Disruptor:
+    return Disruptor(
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        judge=ports.judge,
+        orchestrator=orchestrator,
+    )
+
+
+def _garbage_collection(ports: Ports) -> GarbageCollection:
+    return GarbageCollection(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        metrics=ports.metrics,
+        clock=ports.clock,
+    )
+
+
+def _listener(ports: Ports) -> Listener:
+    return Listener(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+    )
 
 
 def _is_same_wish(before: Any, after: Any) -> bool:

@@ -50,7 +50,7 @@ class Timing:
     last_moment: timedelta = LAST_MOMENT
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Leadership:
     """A candidate for the Lease `namespace/name`; `identity` is unique to this process.
 

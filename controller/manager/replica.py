@@ -146,7 +146,13 @@ class Replica:
             spot_to_spot=options.feature_gates.spot_to_spot_consolidation,
         )
         limit = options.disruption_time_limit
-        return TimedJudge(solver, self._spreads, self._scheduling(), settings, limit)
+        return TimedJudge(
+            solver=solver,
+            spreads=self._spreads,
+            scheduling=self._scheduling(),
+            settings=settings,
+            time_limit=limit,
+        )
 
     def _scheduling(self) -> Settings:
         return Settings(
@@ -188,10 +194,10 @@ class Replica:
             await act()
             return
         leadership = Leadership(
-            api,
-            options.lease_namespace,
-            name,
-            self._identity,
+            api=api,
+            namespace=options.lease_namespace,
+            name=name,
+            identity=self._identity,
             on_change=lambda leads: self._metrics.leads(name, leads),
         )
         self._metrics.leads(name, False)

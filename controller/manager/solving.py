@@ -161,7 +161,7 @@ class SpreadingSolve:
         await self.solve.warm_up()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimedJudge:
     """Asks what should be disrupted, with the spread constraints that the cluster gives pods.
 

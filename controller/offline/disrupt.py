@@ -47,7 +47,7 @@ SHOWN = 20
 SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Course:
     """What was decided about a world, look by look, and what came of it."""
 
@@ -147,7 +147,7 @@ def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) 
     """Decide, and with `until_steady` carry out and decide again; each look, and the proof of
     the bound, may take so many seconds.
     """
-    course = Course(problem, candidates.cost(problem))
+    course = Course(problem=problem, cost_before=candidates.cost(problem))
     began = time.perf_counter()
     while True:
         decision = _look(course.problem, seconds)

@@ -37,7 +37,7 @@ class QuestionError(Exception):
     """The question cannot be asked; the message says what to change."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
     """An answer with how long it took: prepared, and from nothing."""
 
@@ -104,7 +104,14 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0, prove: bool = 
     if prove:
         results = _proven(results, world, settings, catalog, seconds)
     real, fills = apart(results, world.buffer_pods)
-    return Solved(world, catalog, real, fills, tuple(times), from_nothing)
+    return Solved(
+        world=world,
+        catalog=catalog,
+        results=real,
+        fills=fills,
+        seconds=tuple(times),
+        seconds_from_nothing=from_nothing,
+    )
 
 
 def _proven(

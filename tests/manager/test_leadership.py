@@ -31,7 +31,7 @@ class Candidate:
     """A contender for the Lease, and whether it acts."""
 
     def __init__(self, api: FakeApiServer, name: str) -> None:
-        self.leadership = Leadership(api, "kube-system", "lease", name)
+        self.leadership = Leadership(api=api, namespace="kube-system", name="lease", identity=name)
         self.acting = asyncio.Event()
         self.stopped = asyncio.Event()
         self.task = asyncio.create_task(self.leadership.hold(self.act))
@@ -116,7 +116,9 @@ async def test_a_leader_keeps_the_lease_until_all_it_began_has_ended(election: E
             await asyncio.sleep(SHORT_OF_THE_FENCE)
             ended.set()
 
-    leadership = Leadership(election.api, "kube-system", "lease", "first")
+    leadership = Leadership(
+        api=election.api, namespace="kube-system", name="lease", identity="first"
+    )
     first = asyncio.create_task(leadership.hold(act))
     await acting.wait()
     first.cancel()
@@ -181,7 +183,7 @@ async def test_what_the_leader_raises_is_raised_and_the_lease_given_back() -> No
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await Leadership(api, "kube-system", "lease", "me").hold(fail)
+        await Leadership(api=api, namespace="kube-system", name="lease", identity="me").hold(fail)
     lease = api.find(LEASE, "lease", "kube-system")
     assert lease is not None
     assert lease.spec.holder_identity == ""

@@ -208,7 +208,13 @@ async def test_disruption_is_decided_there_as_it_would_be_here(solver: Solver) -
         pending=cluster.pods,
     )
     spreads = DefaultSpreads((), Cluster())
-    judge = TimedJudge(solver, spreads, Settings(), UNCALM, timedelta(seconds=30))
+    judge = TimedJudge(
+        solver=solver,
+        spreads=spreads,
+        scheduling=Settings(),
+        settings=UNCALM,
+        time_limit=timedelta(seconds=30),
+    )
     expected = methods.decide(dataclasses.replace(problem, settings=UNCALM))
 
     decision = await judge.decide(problem)

@@ -32,14 +32,26 @@ class SameProcess:
 
 
 def make_disruptor(world: World, judge: SameProcess | None = None) -> Disruptor:
-    writer = ClaimWriter(world.api, world.cluster, world.metrics, world.clock, Plan())
+    writer = ClaimWriter(
+        api=world.api, cluster=world.cluster, metrics=world.metrics, clock=world.clock, plan=Plan()
+    )
     orchestrator = Orchestrator(
-        world.api, world.cluster, world.recorder, world.metrics, world.clock, writer
+        api=world.api,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
+        writer=writer,
     )
     return Disruptor(
-        world.cloud, world.cluster, world.recorder, world.metrics, world.clock,
-        judge or SameProcess(), orchestrator,
-    )  # fmt: skip
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
+        judge=judge or SameProcess(),
+        orchestrator=orchestrator,
+    )
 
 
 class Loops:

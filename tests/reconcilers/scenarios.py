@@ -53,14 +53,14 @@ class ProvisioningScenario:
         self.read: list[list[str]] = []
         """For which pools the engine read what can be bought, while nobody waited."""
         self.provisioner = Provisioner(
-            world.api,
-            world.cloud,
-            world.cluster,
-            world.recorder,
-            world.metrics,
-            world.clock,
-            self._solve,
-            BatchWindow(NO_WAIT, NO_WAIT),
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            solve=self._solve,
+            batch_window=BatchWindow(NO_WAIT, NO_WAIT),
             nomination=timedelta(seconds=20),
         )
 
@@ -94,22 +94,29 @@ class NominationScenario(ProvisioningScenario):
         super().__init__()
         world = self.world
         self.nomination = Nomination(
-            world.api,
-            world.cloud,
-            world.cluster,
-            self.provisioner.plan,
-            DefaultSpreads((), world.cluster),
-            world.clock,
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            plan=self.provisioner.plan,
+            spreads=DefaultSpreads((), world.cluster),
+            clock=world.clock,
         )
         self.startup_gate = StartupGate(world.api, world.cluster, world.clock, self.nomination)
-        parts = (world.api, world.cloud, world.cluster)
         self.lifecycle = Lifecycle(
-            *parts,
-            world.recorder,
-            world.metrics,
-            world.clock,
-            Finalization(*parts, world.metrics, world.clock),
-            self.startup_gate,
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            finalization=Finalization(
+                api=world.api,
+                cloud=world.cloud,
+                cluster=world.cluster,
+                metrics=world.metrics,
+                clock=world.clock,
+            ),
+            preparation=self.startup_gate,
         )
         world.seed(make_class(), make_pool())
 

@@ -44,13 +44,19 @@ class WithDevices(ProvisioningScenario):
         world = self.world
         world.cloud.types = (with_devices(make_type("g-1"), gpus(1)),)
         self.lifecycle = Lifecycle(
-            world.api,
-            world.cloud,
-            world.cluster,
-            world.recorder,
-            world.metrics,
-            world.clock,
-            Finalization(world.api, world.cloud, world.cluster, world.metrics, world.clock),
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            finalization=Finalization(
+                api=world.api,
+                cloud=world.cloud,
+                cluster=world.cluster,
+                metrics=world.metrics,
+                clock=world.clock,
+            ),
             preparation=Unprepared(),
         )
 

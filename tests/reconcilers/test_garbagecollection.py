@@ -25,7 +25,13 @@ def world() -> World:
 
 @pytest.fixture
 def collector(world: World) -> GarbageCollection:
-    return GarbageCollection(world.api, world.cloud, world.cluster, world.metrics, world.clock)
+    return GarbageCollection(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        metrics=world.metrics,
+        clock=world.clock,
+    )
 
 
 async def launched(world: World, name: str = "claim", *, recorded: bool = True) -> NodeClaim:

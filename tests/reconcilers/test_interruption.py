@@ -33,7 +33,12 @@ async def world() -> World:
 @pytest.fixture
 def listener(world: World) -> Listener:
     return Listener(
-        world.api, world.cloud, world.cluster, world.recorder, world.metrics, world.clock
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
     )
 
 

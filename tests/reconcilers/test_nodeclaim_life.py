@@ -36,15 +36,21 @@ def world() -> World:
 
 @pytest.fixture
 def lifecycle(world: World) -> Lifecycle:
-    finalization = Finalization(world.api, world.cloud, world.cluster, world.metrics, world.clock)
+    finalization = Finalization(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        metrics=world.metrics,
+        clock=world.clock,
+    )
     return Lifecycle(
-        world.api,
-        world.cloud,
-        world.cluster,
-        world.recorder,
-        world.metrics,
-        world.clock,
-        finalization,
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
+        finalization=finalization,
         preparation=Unprepared(),
     )
 

@@ -29,7 +29,13 @@ def readiness(world: World) -> Readiness:
 
 @pytest.fixture
 def resolver(world: World) -> Resolver:
-    return Resolver(world.api, world.cloud, world.cluster, world.recorder, world.clock)
+    return Resolver(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        clock=world.clock,
+    )
 
 
 def fresh_pool(*requirements: Requirement) -> NodePool:

@@ -32,21 +32,30 @@ class TerminationScenario:
 
     def __init__(self) -> None:
         self.world = world = World()
-        parts = (world.api, world.cloud, world.cluster)
         self.lifecycle = Lifecycle(
-            *parts,
-            world.recorder,
-            world.metrics,
-            world.clock,
-            Finalization(*parts, world.metrics, world.clock),
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            finalization=Finalization(
+                api=world.api,
+                cloud=world.cloud,
+                cluster=world.cluster,
+                metrics=world.metrics,
+                clock=world.clock,
+            ),
             preparation=Unprepared(),
         )
         self.terminator = Terminator(
-            *parts,
-            world.recorder,
-            world.metrics,
-            world.clock,
-            Eviction(world.api, world.recorder, world.metrics, world.clock),
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            eviction=Eviction(world.api, world.recorder, world.metrics, world.clock),
         )
 
     async def up(self, **spec: object) -> None:

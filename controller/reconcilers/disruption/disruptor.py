@@ -62,7 +62,7 @@ class _Steady:
     at: datetime
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Disruptor:
     """Removes nodes that are not needed, under the budgets of their pools.
 

@@ -63,7 +63,7 @@ REST = timedelta(minutes=1)
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Underway:
     """A command being carried out: since when, and whose claims are still to be deleted.
 
@@ -79,7 +79,7 @@ class Underway:
     deleting_since: datetime | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Orchestrator:
     """Takes each command step by step to its end; every step is safe to repeat."""
 
@@ -116,7 +116,7 @@ class Orchestrator:
             log.info("nodes changed before their disruption", extra=_told(command))
             return False
         log.info("disrupting nodes", extra={**_told(known), "why": known.why})
-        underway = Underway(known, self.clock(), list(known.candidates))
+        underway = Underway(command=known, since=self.clock(), left=list(known.candidates))
         could = await asyncio.gather(*(self._mark(c, underway) for c in known.candidates))
         marked = [one for one, done in zip(known.candidates, could, strict=True) if done]
         if known.replacements and len(marked) < len(known.candidates):

@@ -49,7 +49,7 @@ AT_ONCE = {"instance_status", "system_status"}
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """Waits for notices and acts on each; one that cannot be handled stays in the queue."""
 

@@ -25,7 +25,7 @@ from controller.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimWriter:
     """Makes claims within the limits of their pools."""
 

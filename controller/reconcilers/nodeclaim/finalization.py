@@ -28,7 +28,7 @@ joined into batches, so asking sooner costs nothing and frees the finalizer soon
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finalization:
     """Moves a claim that is being deleted as far as it can go now."""
 

@@ -29,7 +29,7 @@ GRACE = timedelta(seconds=30)
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class GarbageCollection:
     """Deletes claims whose instance is gone, and instances of ours that have no claim."""
 

@@ -61,7 +61,7 @@ class NodePreparation(Protocol):
         """Let pods into a node that was held, once it is up; returns how long that may take."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
     """Moves one claim as far as it can go now; every step is safe to repeat."""
 

@@ -28,7 +28,7 @@ CLAIMS_WAIT = timedelta(seconds=10)
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resolver:
     """Asks the cloud what the class means now, and writes the answer when it changed."""
 

@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Nomination:
     """Writes the plan for a node onto its pods, as soon as its name is known.
 

@@ -63,7 +63,7 @@ class Inherited:
     since: datetime
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Provisioner:
     """Places pods that wait, and writes a NodeClaim for every node they need."""
 
@@ -201,7 +201,13 @@ class Provisioner:
     ) -> list[str]:
         """Carry the answer out; return the claim made for each new node, empty without one."""
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
-        writer = ClaimWriter(self.api, self.cluster, self.metrics, self.clock, self.plan)
+        writer = ClaimWriter(
+            api=self.api,
+            cluster=self.cluster,
+            metrics=self.metrics,
+            clock=self.clock,
+            plan=self.plan,
+        )
 
         async def write(node: NewNode) -> NodeClaim | None:
             async with writes:

@@ -45,7 +45,7 @@ It runs from when the terminator first sees the taint, whoever set it, and when 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Terminator:
     """Taints, drains, waits for volumes, terminates the instance, drops the finalizer."""
 
