@@ -18,17 +18,21 @@ from infra.iam import ControllerRole, ControllerRoleArgs, NodeRole, NodeRoleArgs
 from infra.identity import refuse_unusable_provider
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
 from infra.nodepools import NodePools, NodePoolsArgs
-from infra.teardown import Drain, DrainArgs, NothingLeft
+from infra.ownership import refuse_missing_cluster, refuse_taken
+from infra.teardown import Drain, DrainArgs, Installation, NothingLeft
 
 
 def platform(config: StackConfig) -> None:
     """Everything a cluster needs, and the controller; the NodePools as well, if there are any."""
     pools = _manifests(config)
     way = _way(config)
-    nothing_left = NothingLeft("nothing-left", way)
-    on_aws = providers.aws_provider(config, after=[nothing_left])
+    installation = _installation(config)
+    refuse_missing_cluster(way)
+    first = Installation("installation", way, installation)
+    on_aws = providers.aws_provider(config, installation=installation, after=[first])
     cluster = providers.find_cluster(config, on_aws)
-    discovery = _discovery(config, cluster)
+    refuse_taken(config, way=way, place=cluster.place, installation=installation)
+    discovery = _discovery(config, cluster, installation)
     refuse_clashes(discovery, on_aws)
     if config.identity == "irsa":
         refuse_unusable_provider(
@@ -38,7 +42,7 @@ def platform(config: StackConfig) -> None:
             stack=_stack(),
             iam=way.client("iam"),
         )
-    in_cluster = providers.kubernetes_provider(config, cluster, after=[nothing_left])
+    in_cluster = providers.kubernetes_provider(config, cluster, after=[first])
     aws_options = pulumi.ResourceOptions(providers=[on_aws])
     cluster_options = pulumi.ResourceOptions(providers=[in_cluster])
 
@@ -46,6 +50,7 @@ def platform(config: StackConfig) -> None:
         "node",
         NodeRoleArgs(
             place=cluster.place,
+            way=way,
             name=config.node_role,
             spot_role=config.spot_role,
             permissions_boundary=config.permissions_boundary,
@@ -68,6 +73,7 @@ def platform(config: StackConfig) -> None:
             place=cluster.place,
             way=way,
             stack=_stack(),
+            installation=installation,
             name=config.controller_role,
             identity=config.identity,
             namespace=config.namespace,
@@ -86,6 +92,10 @@ def platform(config: StackConfig) -> None:
     kinds = CustomResources(
         "crds", CustomResourcesArgs(files=customresources.rendered()), cluster_options
     )
+    made = [node_role, access, queue, controller_role, tags, kinds]
+    nothing_left = NothingLeft(
+        "nothing-left", way, installation, pulumi.ResourceOptions(depends_on=made)
+    )
     controller = Controller(
         "karpenter",
         ControllerArgs(
@@ -96,15 +106,16 @@ def platform(config: StackConfig) -> None:
             cpu=config.cpu,
             memory=config.memory,
             region=config.region,
-            options=dataclasses.replace(config.options, installation=_stack()),
+            options=dataclasses.replace(config.options, installation=installation),
             identity=config.identity,
             role_arn=controller_role.role.arn,
-            after=[node_role, access, queue, controller_role, tags, kinds],
+            after=[*made, nothing_left],
         ),
         cluster_options,
     )
     drain = DrainArgs(
         way=way,
+        installation=installation,
         namespace=config.namespace,
         deployment=config.name,
         timeout_seconds=config.drain_timeout.total_seconds(),
@@ -143,9 +154,12 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     reference = pulumi.StackReference(
         platform_stack if "/" in platform_stack else _stack(platform_stack)
     )
-    on_aws = providers.aws_provider(config)
+    way, installation = _way(config), _installation(config)
+    refuse_missing_cluster(way)
+    first = Installation("installation", way, installation)
+    on_aws = providers.aws_provider(config, installation=installation, after=[first])
     cluster = providers.find_cluster(config, on_aws)
-    in_cluster = providers.kubernetes_provider(config, cluster)
+    in_cluster = providers.kubernetes_provider(config, cluster, after=[first])
     NodePools(
         "node-pools",
         NodePoolsArgs(
@@ -168,13 +182,20 @@ def _manifests(config: StackConfig) -> list[nodepools.Wire]:
     return nodepools.default_manifests(config.cluster_name) if config.default_node_pool else []
 
 
-def _discovery(config: StackConfig, cluster: providers.Cluster) -> DiscoveryTagsArgs:
+def _discovery(
+    config: StackConfig, cluster: providers.Cluster, installation: str
+) -> DiscoveryTagsArgs:
     tags = {labels.TAG_DISCOVERY: cluster.name} if config.discovery_tags else {}
     if config.cluster_tags:
         tags[labels.tag_cluster_owned(cluster.name)] = "shared"
     subnets = config.subnet_ids or cluster.subnet_ids
     groups = config.security_group_ids or (cluster.security_group_id,)
-    return DiscoveryTagsArgs(resource_ids=[*subnets, *groups], tags=tags)
+    return DiscoveryTagsArgs(
+        resource_ids=[*subnets, *groups],
+        tags=tags,
+        cluster_name=cluster.name,
+        installation=installation,
+    )
 
 
 def _built(config: StackConfig, way: Way, options: pulumi.ResourceOptions) -> pulumi.Output[str]:
@@ -192,6 +213,10 @@ def _way(config: StackConfig) -> Way:
         config.aws_endpoint or "",
         str(path) if path else "",
     )
+
+
+def _installation(config: StackConfig) -> str:
+    return config.installation or _stack()
 
 
 def _stack(name: str = "") -> str:

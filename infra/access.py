@@ -11,7 +11,14 @@ import pulumi_aws as aws
 import yaml
 from pulumi.dynamic import CreateResult, Resource, UpdateResult
 
-from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterUnreachableError, Way, Wire
+from infra.clusterapi import (
+    ClusterApi,
+    ClusterGoneError,
+    ClusterUnreachableError,
+    Way,
+    Wire,
+    require_given_up,
+)
 from infra.config import NodeAccess as Kind
 from infra.remembering import Remembering
 
@@ -76,7 +83,7 @@ def _dumped(entries: list[Any]) -> str:
 class _RoleMappingProvider(Remembering):
     """Puts one entry into a list that other tools write to as well, and takes it out again."""
 
-    identity = ("cluster_name", "region", "role_arn")
+    identity = ("cluster_name", "role_arn")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         _map(props)
@@ -86,11 +93,13 @@ class _RoleMappingProvider(Remembering):
         _map(news)
         return super().update(_id, olds, news)
 
-    def delete(self, _id: str, props: dict[str, Any]) -> None:
+    def end(self, props: dict[str, Any]) -> None:
+        way = Way.of(props)
         try:
-            cluster = ClusterApi.find(Way.of(props))
+            cluster = ClusterApi.find(way)
             found = cluster.get(AWS_AUTH)
-        except (ClusterGoneError, ClusterUnreachableError):
+        except (ClusterGoneError, ClusterUnreachableError) as exc:
+            require_given_up(way, exc)
             return  # The list went with the cluster.
         if found:
             mapped = _map_roles(found)

@@ -4,13 +4,15 @@ A dynamic provider runs in a process of its own, without the Kubernetes provider
 finds its way by a kubeconfig, or by the cluster's name as `aws eks get-token` does.
 
 * ClusterGoneError         EKS knows no such cluster
-* ClusterUnreachableError  the API server does not answer
+* ClusterUnreachableError  EKS knows it, and there is no way to its API server
+* NotGivenUpError          either of them, and nobody said that the stack may end without it
 * ApiError                 it answered with an error; carries the status
 """
 
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import ssl
@@ -35,6 +37,12 @@ REQUEST_SECONDS = 30
 RETRY_SECONDS = 2.0
 TOKEN_SECONDS = 60
 
+FORGET = "PULUMI_K8S_DELETE_UNREACHABLE"
+"""`true` lets Pulumi's Kubernetes provider forget the objects of a cluster it cannot reach."""
+
+ABANDON = "JOINER_ABANDON_CLUSTER"
+"""The name of a cluster that exists and cannot be reached: its instances may end undrained."""
+
 Wire = dict[str, Any]
 
 
@@ -43,7 +51,11 @@ class ClusterGoneError(Exception):
 
 
 class ClusterUnreachableError(Exception):
-    """The API server does not answer."""
+    """There is no way to the API server: the cluster may be in the best of health."""
+
+
+class NotGivenUpError(Exception):
+    """What a stack has put into a cluster cannot be taken down; says how to end it all the same."""
 
 
 class ApiError(Exception):
@@ -195,39 +207,80 @@ class ClusterApi:
                 return answer
         except urllib.error.HTTPError as exc:
             raise ApiError(exc.code, _message(exc)) from exc
-        except OSError as exc:
+        # What is not HTTP, or not JSON, is somebody else who answers in its place.
+        except (OSError, http.client.HTTPException, ValueError) as exc:
             raise ClusterUnreachableError(f"{self._server.url} does not answer: {exc}") from exc
 
 
+def require_given_up(
+    way: Way,
+    problem: ClusterGoneError | ClusterUnreachableError,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Go on without a cluster only where somebody said so.
+
+    A server that is silent says nothing about its cluster: a VPN that is off, a certificate or
+    a credential plugin that fails look the same from here as a cluster that was deleted.
+
+    Raises:
+        NotGivenUpError: nobody did; says what to do.
+
+    """
+    forgets = environment.get(FORGET, "").lower() in ("1", "t", "true")
+    end = f"{FORGET}=true pulumi destroy"
+    if isinstance(problem, ClusterGoneError):
+        if not forgets:
+            raise NotGivenUpError(
+                f"{problem}. Nothing has been removed. If these are the account and the region "
+                f"that it was in, end what is left of the stack without it: {end}"
+            )
+    elif not (forgets and environment.get(ABANDON) == way.cluster_name):
+        raise NotGivenUpError(
+            f"EKS has the cluster {way.cluster_name}, but {problem}. Nothing has been removed. "
+            "Mend the way to it (network, kubeconfig, credentials) and run `pulumi destroy` again; "
+            "or give the cluster up, which terminates its instances without draining them and "
+            f"leaves in the cluster what the stack has put there: "
+            f"{ABANDON}={way.cluster_name} {end}"
+        )
+
+
 def _server(way: Way) -> Server:
-    described = _described(way)
+    cluster = described(way)
     if way.kubeconfig:
         return _server_of(Path(way.kubeconfig))
-    authority = base64.b64decode(described["certificateAuthority"]["data"]).decode()
+    authority = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
     context = _trusting(authority)
-    return Server(described["endpoint"].rstrip("/"), context, lambda: _eks_token(way))
+    return Server(cluster["endpoint"].rstrip("/"), context, lambda: _eks_token(way))
 
 
 def _server_of(kubeconfig: Path) -> Server:
+    folder = kubeconfig.parent
     try:
         document = yaml.safe_load(kubeconfig.read_text())
-    except OSError as exc:
-        raise ClusterUnreachableError(f"the kubeconfig cannot be read: {exc}") from exc
-    current = _named(document, "contexts", document["current-context"])["context"]
-    cluster = _named(document, "clusters", current["cluster"])["cluster"]
-    user = _named(document, "users", current["user"])["user"]
-    folder = kubeconfig.parent
-    return Server(
-        cluster["server"].rstrip("/"), _tls(cluster, user, folder), _token_of(user, folder)
-    )
+        current = _named(document, "contexts", document["current-context"])["context"]
+        cluster = _named(document, "clusters", current["cluster"])["cluster"]
+        user = _named(document, "users", current["user"])["user"]
+        return Server(
+            cluster["server"].rstrip("/"), _tls(cluster, user, folder), _token_of(user, folder)
+        )
+    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError) as exc:
+        raise ClusterUnreachableError(f"the kubeconfig {kubeconfig} cannot be used: {exc}") from exc
 
 
-def _described(way: Way) -> Mapping[str, Any]:
+def described(way: Way) -> Mapping[str, Any]:
+    """Ask EKS for the cluster: the one who knows whether it is gone.
+
+    Raises:
+        ClusterGoneError: there is none.
+
+    """
     try:
         found: Mapping[str, Any] = way.client("eks").describe_cluster(name=way.cluster_name)
     except ClientError as exc:
         if exc.response["Error"]["Code"] == "ResourceNotFoundException":
-            raise ClusterGoneError(f"the cluster {way.cluster_name} is gone") from exc
+            raise ClusterGoneError(
+                f"EKS has no cluster {way.cluster_name} in {way.region}"
+            ) from exc
         raise
     cluster: Mapping[str, Any] = found["cluster"]
     return cluster
@@ -305,7 +358,7 @@ def _content(section: Mapping[str, Any], key: str, folder: Path) -> bytes | None
 
 def _token_of(user: Mapping[str, Any], folder: Path) -> Callable[[], str] | None:
     if file := user.get("tokenFile"):
-        return lambda: (folder / file).read_text().strip()
+        return lambda: _token_in(folder / file)
     if token := user.get("token"):
         return lambda: str(token)
     if command := user.get("exec"):
@@ -313,21 +366,33 @@ def _token_of(user: Mapping[str, Any], folder: Path) -> Callable[[], str] | None
     return None
 
 
+def _token_in(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, ValueError) as exc:
+        raise ClusterUnreachableError(f"the token in {file} cannot be read: {exc}") from exc
+
+
 def _token_by(command: Mapping[str, Any]) -> str:
     """Run a credential plugin as kubectl does."""
     extra = {entry["name"]: entry["value"] for entry in command.get("env") or []}
-    ended = subprocess.run(
-        [command["command"], *(command.get("args") or [])],
-        env={**os.environ, **extra},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=REQUEST_SECONDS,
-    )
-    if ended.returncode != 0:
-        raise ClusterUnreachableError(f"{command['command']} gave no token: {ended.stderr.strip()}")
-    return str(json.loads(ended.stdout)["status"]["token"])
+    try:
+        ended = subprocess.run(
+            [command["command"], *(command.get("args") or [])],
+            env={**os.environ, **extra},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=REQUEST_SECONDS,
+        )
+        return str(json.loads(ended.stdout)["status"]["token"])
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as exc:
+        # Its last words help; what it printed as its answer may hold a token.
+        words = exc.stderr if isinstance(exc, subprocess.CalledProcessError) else type(exc).__name__
+        raise ClusterUnreachableError(
+            f"{command['command']} gave no token: {str(words).strip()}"
+        ) from None
 
 
 def _message(error: urllib.error.HTTPError) -> str:

@@ -69,6 +69,9 @@ Label = Annotated[
 ServiceName = Annotated[
     str, Form(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label such as karpenter")
 ]
+TagValue = Annotated[
+    str, Form(r"[\w .:/=+@-]{1,256}", "1 to 256 letters, digits, spaces and any of _.:/=+-@")
+]
 Arn = Annotated[str, Form(r"arn:[\w-]+:iam::\d{12}:policy/.+", "the ARN of an IAM policy")]
 Cpu = Annotated[str, Form(r"\d{1,4}(\.\d{1,3})?|\d{1,7}m", "an amount of CPU such as 500m or 2")]
 Memory = Annotated[
@@ -172,6 +175,10 @@ class StackConfig:
 
     security_group_ids: tuple[SecurityGroup, ...] = ()
     """The security groups of nodes; the cluster's own when left out."""
+
+    installation: TagValue | None = None
+    """Names the installation in the tag `joiner.dev/installation` of everything in AWS;
+    organization/project/stack when left out. Said once it is needed: a stack keeps it for life."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of every AWS resource the program makes."""
@@ -308,7 +315,7 @@ TAG_VALUE = re.compile(rf"{_TAG}{{0,256}}")
 
 FOLLOWING = {
     "CLUSTER_NAME": "clusterName",
-    "INSTALLATION": "clusterName",
+    "INSTALLATION": "installation",
     "INTERRUPTION_QUEUE": "queueName",
     "SYSTEM_NAMESPACE": "namespace",
     "KARPENTER_SERVICE": "name",

@@ -1,22 +1,34 @@
-"""Tags by which node classes find subnets and security groups."""
+"""Tags by which node classes find subnets and security groups.
+
+A tag has no owner. So a second one beside it says which installation has set it: what was
+tagged before is neither taken over nor taken away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
 
+from controller.apis import labels
 from infra.config import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryTagsArgs:
-    """What is tagged, and with what. Other tags of theirs stay as they are."""
+    """What is tagged, with what, and by whom. Other tags of theirs stay as they are."""
 
     resource_ids: Sequence[str]
     tags: Mapping[str, str]
+    cluster_name: str
+    installation: str
+
+    @property
+    def marker(self) -> str:
+        """Key of the tag whose value is the installation that has set the others."""
+        return f"joiner.dev/discovery/{self.cluster_name}"
 
 
 class DiscoveryTags(pulumi.ComponentResource):
@@ -26,36 +38,62 @@ class DiscoveryTags(pulumi.ComponentResource):
         self, name: str, args: DiscoveryTagsArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:DiscoveryTags", name, None, opts)
-        for resource_id in args.resource_ids:
+        for resource_id in args.resource_ids if args.tags else ():
+            marker = aws.ec2.Tag(
+                f"{name}-{resource_id}-marker",
+                resource_id=resource_id,
+                key=args.marker,
+                value=args.installation,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
             for key, value in args.tags.items():
                 aws.ec2.Tag(
                     f"{name}-{resource_id}-{key.rpartition('/')[2]}",
                     resource_id=resource_id,
                     key=key,
                     value=value,
-                    opts=pulumi.ResourceOptions(parent=self),
+                    # There is never a tag of ours that does not say so.
+                    opts=pulumi.ResourceOptions(parent=self, depends_on=[marker]),
                 )
         self.register_outputs({"resourceIds": list(args.resource_ids)})
 
 
 def refuse_clashes(args: DiscoveryTagsArgs, provider: aws.Provider) -> None:
-    """Leave alone what somebody else has tagged otherwise.
+    """Leave alone what somebody else has tagged.
 
     Raises:
-        ConfigError: a resource bears one of the keys with another value.
+        ConfigError: a resource bears one of the keys, and not from this installation.
 
     """
     faults = [
-        f"{resource_id} is tagged {key}={held[key]} by somebody else, and would be tagged "
-        f"{key}={value}: name others in joiner:subnetIds and joiner:securityGroupIds, or set "
-        "joiner:discoveryTags to false"
+        fault
         for resource_id in (args.resource_ids if args.tags else ())
-        for held in [_tags_of(resource_id, provider)]
-        for key, value in args.tags.items()
-        if held.get(key, value) != value
+        for fault in _faults(args, resource_id, _tags_of(resource_id, provider))
     ]
     if faults:
         raise ConfigError(faults)
+
+
+def _faults(args: DiscoveryTagsArgs, resource_id: str, held: Mapping[str, str]) -> Iterator[str]:
+    tagger = held.get(args.marker, "somebody else")
+    for key, value in args.tags.items():
+        if held.get(key, value) != value:
+            yield (
+                f"{resource_id} is tagged {key}={held[key]} by {tagger}, and would be tagged "
+                f"{key}={value}: name others in joiner:subnetIds and joiner:securityGroupIds, or "
+                f"set {_setting(key)} to false"
+            )
+        elif key in held and tagger != args.installation:
+            yield (
+                f"{resource_id} is tagged {key}={value} already, by {tagger}, and `pulumi destroy` "
+                f"would take that away: set {_setting(key)} to false and tag by hand what is not "
+                "tagged yet; or tag it "
+                f"{args.marker}={args.installation} too, and this stack takes it over"
+            )
+
+
+def _setting(key: str) -> str:
+    return "joiner:discoveryTags" if key == labels.TAG_DISCOVERY else "joiner:clusterTags"
 
 
 def _tags_of(resource_id: str, provider: aws.Provider) -> Mapping[str, str]:

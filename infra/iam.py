@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
+from botocore.exceptions import ClientError
+from pulumi.dynamic import CreateResult, Resource
 
 from infra import names, policies
 from infra.clusterapi import Way
 from infra.config import Identity, Presence
 from infra.identity import NoAssociation, NoAssociationArgs, provider_arn
 from infra.policies import Document, Place
+from infra.remembering import Remembering
 from infra.teardown import STACK_ANNOTATION
 
 SPOT_SERVICE = "spot.amazonaws.com"
@@ -24,6 +28,7 @@ class NodeRoleArgs:
     """Names of the role and of the instance profile made of it."""
 
     place: Place
+    way: Way
     name: str
     spot_role: Presence = "existing"
     permissions_boundary: str | None = None
@@ -56,8 +61,32 @@ class NodeRole(pulumi.ComponentResource):
         ]
         self.profile = aws.iam.InstanceProfile(name, name=args.name, role=self.role.name, opts=mine)
         if args.spot_role == "create":
-            aws.iam.ServiceLinkedRole(f"{name}-spot", aws_service_name=SPOT_SERVICE, opts=mine)
+            SpotRole(
+                f"{name}-spot",
+                args.way,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[self.role]),
+            )
         self.register_outputs({"role": self.role.name, "instanceProfile": self.profile.name})
+
+
+class _SpotRoleProvider(Remembering):
+    """Makes the role when it is created; it is the account's, and stays with it."""
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        try:
+            Way.of(props).client("iam").create_service_linked_role(AWSServiceName=SPOT_SERVICE)
+        except ClientError as exc:
+            # It has been there all along, or since somebody first used spot.
+            if exc.response["Error"]["Code"] != "InvalidInput":
+                raise
+        return super().create(props)
+
+
+class SpotRole(Resource):
+    """EC2's service-linked role for spot; everybody in the account needs it who uses spot."""
+
+    def __init__(self, name: str, way: Way, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(_SpotRoleProvider(), name, asdict(way), opts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +98,7 @@ class ControllerRoleArgs:
     stack: str
     """organization/project/stack; on what only the stack that made it may remove."""
 
+    installation: str
     name: str
     identity: Identity
     namespace: str
@@ -177,14 +207,20 @@ class ControllerRole(pulumi.ComponentResource):
         )
 
 
+def controller_policies(*, zonal_shift: bool) -> list[str]:
+    """Return what the controller's policies are for, as their names say it."""
+    titles = ["NodeLifecycle", "IAMIntegration", "EKSIntegration", "Interruption"]
+    return [*titles, "ResourceDiscovery", *(["ZonalShift"] if zonal_shift else [])]
+
+
 def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     """Each policy by what its name says it is for."""
     place = args.place
     found: dict[str, pulumi.Input[str]] = {
-        "NodeLifecycle": _json(policies.node_lifecycle(place, installation=args.stack)),
+        "NodeLifecycle": _json(policies.node_lifecycle(place, installation=args.installation)),
         "IAMIntegration": pulumi.Output.from_input(args.node_role_arn).apply(
             lambda arn: _json(
-                policies.iam_integration(place, installation=args.stack, node_role_arn=arn)
+                policies.iam_integration(place, installation=args.installation, node_role_arn=arn)
             )
         ),
         "EKSIntegration": _json(policies.eks_integration(place)),

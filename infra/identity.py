@@ -138,7 +138,7 @@ class NoAssociation(Resource):
 class _NoAssociationProvider(Remembering):
     """Takes the association away when it is created; its own end gives nothing back."""
 
-    identity = ("cluster_name", "region", "namespace", "service_account")
+    identity = ("cluster_name", "namespace", "service_account")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         way = Way.of(props)

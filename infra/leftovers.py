@@ -29,14 +29,18 @@ BUSY_CODES = frozenset({"VolumeInUse", "InvalidNetworkInterface.InUse", "DeleteC
 
 
 class Leftovers:
-    """Everything of one cluster that carries the controller's tags."""
+    """Everything of one cluster that carries the tag of one installation.
 
-    def __init__(self, way: Way) -> None:
+    Karpenter's tags alone tell nobody apart: Karpenter itself and EKS Auto Mode set them too.
+    """
+
+    def __init__(self, way: Way, installation: str) -> None:
         self._ec2 = way.client("ec2")
         self._iam = way.client("iam")
         self._profiles_path = f"/karpenter/{way.region}/{way.cluster_name}/"
+        self._installation = installation
         self._filters = [
-            {"Name": "tag-key", "Values": [labels.NODEPOOL]},
+            {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
             {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [way.cluster_name]},
         ]
 
@@ -94,9 +98,20 @@ class Leftovers:
         pages = self._iam.get_paginator("list_instance_profiles")
         for page in pages.paginate(PathPrefix=self._profiles_path):
             for profile in page["InstanceProfiles"]:
-                if profile["Path"].startswith(self._profiles_path):
-                    name = profile["InstanceProfileName"]
+                name = profile["InstanceProfileName"]
+                if profile["Path"].startswith(self._profiles_path) and self._made(name):
                     yield name, [role["RoleName"] for role in profile["Roles"]]
+
+    def _made(self, profile: str) -> bool:
+        """Whether the installation made an instance profile; listings leave the tags out."""
+        try:
+            found = self._iam.get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]
+        except ClientError as exc:
+            if exc.response["Error"]["Code"] in GONE_CODES:
+                return False
+            raise
+        tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
+        return tags.get(labels.TAG_INSTALLATION) == self._installation
 
     def remove_profiles(self) -> None:
         """Delete the instance profiles; while one holds the nodes' role, the role cannot go."""

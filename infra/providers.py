@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
+from controller.apis import labels
 from infra.config import StackConfig
 from infra.policies import Place
 
@@ -39,10 +40,13 @@ class Cluster:
         return self.place.cluster_name
 
 
-def aws_provider(config: StackConfig, *, after: Sequence[pulumi.Resource] = ()) -> aws.Provider:
+def aws_provider(
+    config: StackConfig, *, installation: str, after: Sequence[pulumi.Resource] = ()
+) -> aws.Provider:
     """Return the provider of AWS in the stack's region.
 
-    Everything made with it is made after `after`, and gone before `after` goes.
+    Everything made with it is made after `after`, gone before `after` goes, and bears the tag
+    of the installation.
     """
     endpoint: dict[str, Any] = {}
     if config.aws_endpoint:
@@ -57,7 +61,9 @@ def aws_provider(config: StackConfig, *, after: Sequence[pulumi.Resource] = ()) 
     return aws.Provider(
         "aws",
         region=config.region,
-        default_tags=aws.ProviderDefaultTagsArgs(tags=dict(config.tags)) if config.tags else None,
+        default_tags=aws.ProviderDefaultTagsArgs(
+            tags={**config.tags, labels.TAG_INSTALLATION: installation}
+        ),
         **endpoint,
         opts=pulumi.ResourceOptions(depends_on=list(after)),
     )
@@ -88,8 +94,10 @@ def kubernetes_provider(
     return kubernetes.Provider(
         "kubernetes",
         kubeconfig=str(path) if path else eks_kubeconfig(cluster),
-        # A cluster that is gone must not keep the rest of the stack from going.
-        delete_unreachable=True,
+        # Another endpoint or CA is another way to the same cluster: nothing in it is replaced.
+        cluster_identifier=f"{cluster.place.region}/{cluster.name}",
+        # Nothing is said of unreachable clusters: what is silent is not gone, and the variable by
+        # which a user gives a cluster up counts only where the program says nothing.
         opts=pulumi.ResourceOptions(depends_on=list(after)),
     )
 

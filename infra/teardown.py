@@ -1,8 +1,12 @@
 """The end: nodes are drained before the controller goes, and nothing is left after it.
 
 Two resources do their work when they are deleted. `Drain` depends on all others, so it
-goes first, while the controller still runs. `NothingLeft` comes before all others, so
-it goes last. Their deletion is all they are for; creating them makes nothing.
+goes first, while the controller still runs. `NothingLeft` is the last thing made before
+the controller, so it goes right after it: a stack that never had a controller has made
+no node, and what bears Karpenter's tags is somebody else's. Creating the two makes nothing.
+
+Of NodePools, NodeClaims and Nodes only those of an EC2NodeClass are ours to end: EKS Auto
+Mode has some of its own beside them.
 
 A stack is destroyed by what its state says: a changed setting counts after the next
 `pulumi up`.
@@ -20,7 +24,14 @@ from pulumi.dynamic import Resource
 
 from controller.apis import labels
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
-from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterUnreachableError, Way, Wire
+from infra.clusterapi import (
+    ClusterApi,
+    ClusterGoneError,
+    ClusterUnreachableError,
+    Way,
+    Wire,
+    require_given_up,
+)
 from infra.leftovers import Found, Leftovers, told
 from infra.remembering import Remembering
 
@@ -34,8 +45,8 @@ PROGRESS_SECONDS = 15.0
 CONTROLLER_GRACE_SECONDS = 60.0
 """How long no controller may be ready before it counts as gone; a rolling update takes less."""
 
-IDLE_PATIENCE_SECONDS = 10.0
-"""How long a silent API server is waited for when there is no instance to drain."""
+PATIENCE_SECONDS = 60.0
+"""How long a silent API server is waited for; one that is being replaced comes back sooner."""
 
 NODE_CLASS_SECONDS = 60.0
 PROOF_SECONDS = 600.0
@@ -136,7 +147,11 @@ class Draining:
         self._delete_node_classes(stuck=bool(trouble))
 
     def _delete_pools(self) -> None:
-        pools = self.cluster.list(_collection(NODE_POOL))
+        pools = [
+            pool
+            for pool in self.cluster.list(_collection(NODE_POOL))
+            if _is_ours(pool["spec"]["template"]["spec"])
+        ]
         foreign = sorted(_name(pool) for pool in pools if not _owner(pool))
         if foreign and not self.delete_foreign:
             raise ForeignNodePoolsError(foreign)
@@ -177,10 +192,11 @@ class Draining:
 
     def _force(self, trouble: str) -> None:
         """Do without the controller: terminate by tag, and take its finalizers off."""
-        instances = self.cloud.instances()
-        self.say(f"{trouble}: terminating {len(instances)} instances by their tags")
+        claims = self._claims()
+        instances = sorted({*self.cloud.instances(), *map(_instance, claims)} - {""})
+        self.say(f"{trouble}: terminating {len(instances)} instances by their tags and claims")
         self.cloud.terminate(instances)
-        for claim in self._claims():
+        for claim in claims:
             self._release(_path(NODE_CLAIM, claim))
         for node in self._nodes():
             self._release(_path(NODE, node))
@@ -204,10 +220,11 @@ class Draining:
         self.cluster.delete(path)
 
     def _claims(self) -> list[Wire]:
-        return self.cluster.list(_collection(NODE_CLAIM))
+        claims = self.cluster.list(_collection(NODE_CLAIM))
+        return [claim for claim in claims if _is_ours(claim["spec"])]
 
     def _nodes(self) -> list[Wire]:
-        return self.cluster.list(_collection(NODE), labelSelector=labels.NODEPOOL)
+        return self.cluster.list(_collection(NODE), labelSelector=labels.EC2NODECLASS)
 
 
 def prove_nothing_is_left(
@@ -216,7 +233,7 @@ def prove_nothing_is_left(
     clock: Clock = time,
     say: Callable[[str], None] = say,
 ) -> None:
-    """Remove by tag whatever is left of the cluster's nodes, until a look finds nothing.
+    """Remove by tag whatever is left of the installation, until a look finds nothing.
 
     Raises:
         StillThereError: AWS did not remove it in time.
@@ -236,10 +253,18 @@ def prove_nothing_is_left(
     say("nothing is left: no instance, volume, network interface, launch template or profile")
 
 
-def drain(way: Way, *, deployment: str, timeout_seconds: float, delete_foreign: bool) -> None:
-    """Drain the cluster; without a cluster, terminate its instances by their tags."""
-    cloud = Leftovers(way)
-    patience = timeout_seconds if cloud.instances() else IDLE_PATIENCE_SECONDS
+def drain(
+    way: Way, *, installation: str, deployment: str, timeout_seconds: float, delete_foreign: bool
+) -> None:
+    """Drain the cluster; without it, terminate its instances by tag where that was asked for.
+
+    Raises:
+        ForeignNodePoolsError: it may not; nothing has been deleted.
+        NotGivenUpError: there is no way to the cluster, and nobody has given it up.
+
+    """
+    cloud = Leftovers(way, installation)
+    patience = min(timeout_seconds, PATIENCE_SECONDS)
     try:
         Draining(
             cluster=ClusterApi.find(way, patience_seconds=patience, say=say),
@@ -249,6 +274,7 @@ def drain(way: Way, *, deployment: str, timeout_seconds: float, delete_foreign: 
             delete_foreign=delete_foreign,
         ).run()
     except (ClusterGoneError, ClusterUnreachableError) as exc:
+        require_given_up(way, exc)
         instances = cloud.instances()
         say(f"{exc}: terminating {len(instances)} instances by their tags")
         cloud.terminate(instances)
@@ -259,9 +285,10 @@ def drain(way: Way, *, deployment: str, timeout_seconds: float, delete_foreign: 
 class _DrainProvider(Remembering):
     """Drains when it is deleted."""
 
-    def delete(self, _id: str, props: dict[str, Any]) -> None:
+    def end(self, props: dict[str, Any]) -> None:
         drain(
             Way.of(props),
+            installation=props["installation"],
             deployment=props["deployment"],
             timeout_seconds=float(props["timeout_seconds"]),
             delete_foreign=bool(props["delete_foreign"]),
@@ -271,8 +298,8 @@ class _DrainProvider(Remembering):
 class _NothingLeftProvider(Remembering):
     """Proves that nothing is left when it is deleted."""
 
-    def delete(self, _id: str, props: dict[str, Any]) -> None:
-        prove_nothing_is_left(Leftovers(Way.of(props)))
+    def end(self, props: dict[str, Any]) -> None:
+        prove_nothing_is_left(Leftovers(Way.of(props), props["installation"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +307,7 @@ class DrainArgs:
     """Where to drain, how long, and what may go."""
 
     way: Way
+    installation: str
     namespace: str
     deployment: str
     timeout_seconds: float
@@ -298,6 +326,7 @@ class Drain(Resource):
             name,
             {
                 **asdict(args.way),
+                "installation": args.installation,
                 "deployment": path,
                 "timeout_seconds": args.timeout_seconds,
                 "delete_foreign": args.delete_foreign_node_pools,
@@ -307,10 +336,25 @@ class Drain(Resource):
 
 
 class NothingLeft(Resource):
-    """Goes last: proves by tags that nothing of the cluster's nodes is left in AWS."""
+    """Goes after the controller: proves by tags that nothing of its nodes is left in AWS."""
 
-    def __init__(self, name: str, way: Way, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(_NothingLeftProvider(), name, asdict(way), opts)
+    def __init__(
+        self,
+        name: str,
+        way: Way,
+        installation: str,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {**asdict(way), "installation": installation}
+        super().__init__(_NothingLeftProvider(), name, props, opts)
+
+
+class Installation(Resource):
+    """Comes first: says what the stack is of, and refuses to let it become another's."""
+
+    def __init__(self, name: str, way: Way, installation: str) -> None:
+        props = {**asdict(way), "installation": installation}
+        super().__init__(Remembering(), name, props, None)
 
 
 def _collection(kind: Kind[Any]) -> str:
@@ -323,6 +367,18 @@ def _path(kind: Kind[Any], wire: Wire) -> str:
 
 def _name(wire: Wire) -> str:
     return str(wire["metadata"]["name"])
+
+
+def _is_ours(spec: Wire) -> bool:
+    reference = spec.get("nodeClassRef", {})
+    named = (reference.get("group"), reference.get("kind"))
+    return named == (EC2_NODE_CLASS.group, EC2_NODE_CLASS.name)
+
+
+def _instance(claim: Wire) -> str:
+    """Return EC2's id of a claim's instance, empty where none is known."""
+    found = str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
+    return found if found.startswith("i-") else ""
 
 
 def _ready_replicas(deployment: Wire) -> int:

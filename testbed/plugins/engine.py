@@ -114,14 +114,17 @@ class PulumiEngine:
         config: Mapping[str, str] | None = None,
         *,
         secrets: Mapping[str, str] | None = None,
+        replace: Sequence[str] = (),
     ) -> Changes:
         """Make what the program asks for; the stack is created if need be.
 
         `config` replaces the stack's settings; a key without a colon is the project's own.
+        `replace` has the URNs of what is made anew although it has not changed.
         Raises `EngineError`.
         """
         self._configure(stack, config or {}, secrets or {})
-        return self._operate("up", stack, "--yes", "--skip-preview")
+        again = [word for urn in replace for word in ("--replace", urn)]
+        return self._operate("up", stack, "--yes", "--skip-preview", *again)
 
     def preview(
         self,

@@ -107,6 +107,11 @@ class Provider(ABC):
         del settings
         return []
 
+    def must_replace_settings(self, path: str, old: Bag, new: Bag) -> bool:
+        """Whether a changed setting makes all that was made anew; by default it does not."""
+        del path, old, new
+        return False
+
     @abstractmethod
     def configure(self, settings: Bag) -> None:
         """Take the provider's settings; called once, before any resource."""

@@ -83,8 +83,13 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
 
     def DiffConfig(self, request: Any, context: Any) -> Any:
         with _translated(context):
-            old, new = decode_bag(request.old_inputs or request.olds), decode_bag(request.news)
-            return _diff_response(list(differences(plain(old), plain(new))), lambda _: False, False)
+            old = plain(decode_bag(request.old_inputs or request.olds))
+            new = plain(decode_bag(request.news))
+            return _diff_response(
+                list(differences(old, new)),
+                lambda path: self._provider.must_replace_settings(path, old, new),
+                False,
+            )
 
     def Configure(self, request: Any, context: Any) -> Any:
         with _translated(context):

@@ -23,8 +23,10 @@ from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
     ClusterUnreachableError,
+    NotGivenUpError,
     Server,
     Way,
+    require_given_up,
 )
 
 REGION = "us-west-2"
@@ -37,6 +39,8 @@ class Site:
     url: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    plain: str = ""
+    """Said in place of any answer."""
 
     def api(self, **more: Any) -> ClusterApi:
         return ClusterApi(Server(self.url, ssl.create_default_context(), lambda: "secret"), **more)
@@ -58,7 +62,7 @@ def site() -> Iterator[Site]:
             status, answer = here.answers.get(path, (404, {"message": "no such thing"}))
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write((here.plain or json.dumps(answer)).encode())
 
         do_GET = do_DELETE = do_PATCH = do_POST = respond  # noqa: N815
 
@@ -145,10 +149,79 @@ def kubeconfig(folder: Path, server: str, user: dict[str, Any]) -> Path:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_that_is_gone_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
-    with pytest.raises(ClusterGoneError, match="other is gone"):
+    with pytest.raises(ClusterGoneError, match="no cluster other in us-west-2"):
         ClusterApi.find(Way("other", REGION))
-    with pytest.raises(ClusterUnreachableError, match="cannot be read"):
+    with pytest.raises(ClusterUnreachableError, match="none cannot be used"):
         ClusterApi.find(Way("joiner", REGION, kubeconfig=str(tmp_path / "none")))
+    (tmp_path / "none").write_text("contexts: [")
+    with pytest.raises(ClusterUnreachableError, match="none cannot be used"):
+        ClusterApi.find(Way("joiner", REGION, kubeconfig=str(tmp_path / "none")))
+
+
+GONE, SILENT = ClusterGoneError("no such cluster"), ClusterUnreachableError("it does not answer")
+FORGETS = {"PULUMI_K8S_DELETE_UNREACHABLE": "true"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "environment"),
+    [
+        (GONE, FORGETS),
+        (SILENT, FORGETS | {"JOINER_ABANDON_CLUSTER": "joiner"}),
+    ],
+)
+def test_a_cluster_that_was_given_up_is_not_needed(
+    problem: ClusterGoneError | ClusterUnreachableError, environment: dict[str, str]
+) -> None:
+    require_given_up(Way("joiner", REGION), problem, environment)
+
+
+@pytest.mark.parametrize(
+    ("problem", "environment", "next_step"),
+    [
+        (GONE, {}, "without it: PULUMI_K8S_DELETE_UNREACHABLE=true pulumi destroy"),
+        (SILENT, {}, "JOINER_ABANDON_CLUSTER=joiner PULUMI_K8S_DELETE_UNREACHABLE=true pulumi"),
+        (SILENT, FORGETS, "EKS has the cluster joiner, but it does not answer"),
+        (SILENT, {"JOINER_ABANDON_CLUSTER": "joiner"}, "Nothing has been removed"),
+        (SILENT, FORGETS | {"JOINER_ABANDON_CLUSTER": "other"}, "Nothing has been removed"),
+    ],
+)
+def test_nothing_ends_without_a_cluster_that_nobody_gave_up(
+    problem: ClusterGoneError | ClusterUnreachableError,
+    environment: dict[str, str],
+    next_step: str,
+) -> None:
+    with pytest.raises(NotGivenUpError, match=next_step):
+        require_given_up(Way("joiner", REGION), problem, environment)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"exec": {"command": "a-plugin-that-nobody-has-installed"}},
+        {"exec": {"command": "false"}},
+        {"exec": {"command": "echo", "args": ["not a credential"]}},
+        {"tokenFile": "a-file-that-is-not-there"},
+    ],
+    ids=lambda user: "-".join(map(str, user.get("exec", user).values())),
+)
+def test_without_credentials_a_cluster_is_unreachable_and_not_gone(
+    site: Site, tmp_path: Path, user: dict[str, Any]
+) -> None:
+    path = kubeconfig(tmp_path, site.url, user)
+
+    with pytest.raises(ClusterUnreachableError):
+        ClusterApi.find(Way("joiner", REGION, kubeconfig=str(path))).get("/version")
+
+    assert site.asked == []
+
+
+def test_an_answer_of_somebody_else_in_the_servers_place_is_none(site: Site) -> None:
+    site.answers = {"/nodes": (200, "")}
+    site.plain = "<html>please log in</html>"
+
+    with pytest.raises(ClusterUnreachableError):
+        site.api().list("/nodes")
 
 
 @pytest.mark.usefixtures("cluster")

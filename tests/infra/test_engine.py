@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
+OURS = {"joiner.dev/installation": "organization/joiner/dev"}
 
 
 @dataclass
@@ -61,20 +62,35 @@ class Stage:
     def installed(self) -> set[str]:
         return {crd["metadata"]["name"] for crd in self.cluster.list(DEFINITIONS)}
 
-    def launch(self, claim: str) -> str:
-        """Make an instance as the controller would, with its NodeClaim."""
-        tags = {
-            "karpenter.sh/nodepool": "team",
-            "eks:eks-cluster-name": "joiner",
-            "kubernetes.io/cluster/joiner": "owned",
-        }
-        ec2 = boto3.client(
-            "ec2",
+    def client(self, service: str) -> Any:
+        """A client of an administrator."""
+        return boto3.client(
+            service,
             region_name="us-west-2",
             endpoint_url=self.settings["awsEndpoint"],
             aws_access_key_id="testing",
             aws_secret_access_key="testing",
         )
+
+    def lives(self, instance: str) -> bool:
+        """Whether an instance has not been told to end."""
+        (found,) = self.client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
+        return found["Instances"][0]["State"]["Name"] in ("pending", "running")
+
+    @property
+    def resources(self) -> set[str]:
+        """What is in the stack's state."""
+        deployment = self.engine.state("dev")["deployment"]
+        return {resource["urn"] for resource in deployment.get("resources", [])}
+
+    def run_instance(self, **more: str) -> str:
+        """Make an instance with the tags that Karpenter and EKS Auto Mode set too, and more."""
+        tags = {
+            "karpenter.sh/nodepool": "team",
+            "eks:eks-cluster-name": "joiner",
+            "kubernetes.io/cluster/joiner": "owned",
+        } | more
+        ec2 = self.client("ec2")
         answer = ec2.run_instances(
             ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
             InstanceType="m5.large",
@@ -89,6 +105,11 @@ class Stage:
                 for kind in ("instance", "volume")
             ],
         )
+        return str(answer["Instances"][0]["InstanceId"])
+
+    def launch(self, claim: str) -> str:
+        """Make an instance as the controller would, with its NodeClaim."""
+        instance = self.run_instance(**OURS)
         self._make_profile()
         wire = {
             "apiVersion": "karpenter.sh/v1",
@@ -104,19 +125,15 @@ class Stage:
             },
         }
         self.cluster.request("POST", NODE_CLAIMS, wire)
-        return str(answer["Instances"][0]["InstanceId"])
+        return instance
 
     def _make_profile(self) -> None:
         """Put the nodes' role into a profile, as the controller does for a class with a role."""
-        iam = boto3.client(
-            "iam",
-            region_name="us-west-2",
-            endpoint_url=self.settings["awsEndpoint"],
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        iam = self.client("iam")
         iam.create_instance_profile(
-            InstanceProfileName="joiner_team", Path="/karpenter/us-west-2/joiner/team/"
+            InstanceProfileName="joiner_team",
+            Path="/karpenter/us-west-2/joiner/team/",
+            Tags=[{"Key": key, "Value": value} for key, value in OURS.items()],
         )
         iam.add_role_to_instance_profile(
             InstanceProfileName="joiner_team", RoleName="KarpenterNodeRole-joiner"
@@ -273,6 +290,137 @@ def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
     assert any("the controller is gone: terminating 1 instances" in line for line in stage.said)
 
 
+def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> None:
+    sqs, events = stage.client("sqs"), stage.client("events")
+    attributes = {"MessageRetentionPeriod": "300", "SqsManagedSseEnabled": "true"}
+    url = sqs.create_queue(QueueName="joiner", Attributes=attributes)["QueueUrl"]
+    pattern = '{"source": ["somebody.elses"]}'
+    events.put_rule(Name="joiner-health", EventPattern=pattern)
+
+    with pytest.raises(EngineError, match="there is a queue joiner already") as refused:
+        stage.up()
+    stage.destroy()
+
+    assert "there is an EventBridge rule joiner-health already" in refused.value.output
+    assert "joiner:queueName" in refused.value.output
+    assert sqs.get_queue_url(QueueName="joiner")["QueueUrl"] == url
+    assert events.describe_rule(Name="joiner-health")["EventPattern"] == pattern
+    sqs.delete_queue(QueueUrl=url)
+    events.delete_rule(Name="joiner-health")
+    assert stage.cloud.leftovers() == {}
+
+
+def test_an_up_that_fails_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
+    definition = "nodepools.karpenter.sh"
+    file = CHECKOUT / "crds" / "karpenter.sh_nodepools.yaml"
+    stage.cluster.request("POST", DEFINITIONS, yaml.safe_load(file.read_text()))
+    instance = stage.run_instance()
+
+    with pytest.raises(EngineError, match=f"{definition} already exists"):
+        stage.up()
+    stage.destroy()
+
+    assert stage.lives(instance)
+    assert stage.installed == {definition}
+    stage.client("ec2").terminate_instances(InstanceIds=[instance])
+    stage.cluster.delete(f"{DEFINITIONS}/{definition}")
+
+
+def test_instances_that_the_controller_did_not_launch_outlive_the_stack(stage: Stage) -> None:
+    stage.up()
+    of_auto_mode = stage.run_instance()
+    ours = stage.launch("claim-1")
+    stage.cluster.delete(DEPLOYMENT)
+
+    stage.destroy()
+
+    assert stage.lives(of_auto_mode)
+    assert not stage.lives(ours)
+    stage.client("ec2").terminate_instances(InstanceIds=[of_auto_mode])
+
+
+def test_a_stack_that_is_told_to_move_says_no_and_stays_as_it_is(stage: Stage) -> None:
+    stage.up()
+    instance = stage.launch("claim-1")
+    before = stage.resources
+    moves = {
+        "No cluster found": {"clusterName": "jioner"},
+        "joiner:clusterName='joiner'": {"region": "eu-west-1"},
+        "joiner:installation was organization/joiner/dev": {"installation": "another"},
+    }
+
+    for words, changes in moves.items():
+        with pytest.raises(EngineError, match=words):
+            stage.up(**changes)
+
+        assert stage.lives(instance)
+        assert stage.resources == before
+        assert stage.cluster.get(DEPLOYMENT) is not None
+
+    assert not stage.up().any
+    stage.cluster.delete(DEPLOYMENT)
+    stage.destroy()
+
+
+def test_another_way_to_the_same_cluster_replaces_nothing(stage: Stage, tmp_path: Path) -> None:
+    stage.up()
+    pool = stage.cluster.list(NODE_POOLS)[0]["metadata"]["uid"]
+    document = yaml.safe_load(stage.testbed.cluster.kubeconfig.read_text())
+    server = document["clusters"][0]["cluster"]["server"]
+    document["clusters"][0]["cluster"]["server"] = server.replace("127.0.0.1", "localhost")
+    other = stage.testbed.cluster.kubeconfig.parent / "another-way"
+    other.write_text(yaml.safe_dump(document))
+
+    changes = stage.up(kubeconfig=str(other))
+
+    assert (changes.replace, changes.create, changes.delete) == (0, 0, 0)
+    assert stage.cluster.list(NODE_POOLS)[0]["metadata"]["uid"] == pool
+    stage.destroy()
+
+
+def test_replacing_is_not_ending(stage: Stage) -> None:
+    stage.up()
+    instance = stage.launch("claim-1")
+    ours = [urn for urn in stage.resources if "pulumi-python:dynamic" in urn]
+
+    stage.engine.up("dev", stage.settings, replace=ours)
+
+    assert stage.lives(instance)
+    assert len(stage.cluster.list(NODE_POOLS)) == 1
+    stage.cluster.delete(DEPLOYMENT)
+    stage.destroy()
+
+
+def test_the_accounts_spot_role_stays_when_the_stack_goes(stage: Stage) -> None:
+    name = "AWSServiceRoleForEC2Spot"
+
+    for _ in range(2):  # the second time it is there already
+        stage.up(spotRole="create")
+        stage.destroy()
+
+    iam = stage.client("iam")
+    assert iam.get_role(RoleName=name)["Role"]["RoleName"] == name
+
+
+def test_without_a_kubeconfig_nothing_ends(stage: Stage, tmp_path: Path) -> None:
+    way = tmp_path / "kubeconfig"
+    way.write_text(stage.testbed.cluster.kubeconfig.read_text())
+    stage.up(kubeconfig=str(way))
+    instance = stage.launch("claim-1")
+    before = stage.resources
+    way.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(EngineError, match="EKS has the cluster joiner, but the kubeconfig"):
+        stage.destroy()
+
+    assert stage.lives(instance)
+    assert stage.resources == before
+    (tmp_path / "elsewhere").rename(way)
+    stage.cluster.delete(DEPLOYMENT)
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
+
+
 def test_settings_that_cannot_be_used_are_named_and_nothing_is_made(stage: Stage) -> None:
     with pytest.raises(EngineError, match="joiner:replicas='0' cannot be used") as refused:
         stage.up(replicas="0", identity="root")
@@ -300,12 +448,23 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
     assert stage.installed == set()
 
 
-def test_without_a_cluster_instances_go_by_their_tags_and_the_destroy_ends(stage: Stage) -> None:
+def test_a_silent_cluster_is_not_gone_until_somebody_gives_it_up(stage: Stage) -> None:
     """The last test: the control plane does not come back."""
     stage.up()
-    stage.launch("claim-1")
+    instance = stage.launch("claim-1")
+    before = stage.resources
     stage.testbed.cluster.stop()
 
+    with pytest.raises(EngineError, match="JOINER_ABANDON_CLUSTER=joiner"):
+        stage.destroy()
+    with pytest.raises(EngineError):
+        stage.engine.refresh("dev")
+
+    assert stage.lives(instance)
+    assert stage.resources == before
+
+    given_up = {"JOINER_ABANDON_CLUSTER": "joiner", "PULUMI_K8S_DELETE_UNREACHABLE": "true"}
+    stage.engine = replace(stage.engine, environment={**stage.engine.environment, **given_up})
     stage.destroy()
 
     assert stage.cloud.leftovers() == {}

@@ -12,41 +12,45 @@ from infra.clusterapi import Way
 from infra.leftovers import Leftovers
 
 REGION = "us-west-2"
+STACK = "organization/joiner/dev"
 IMAGE = "ami-12c6146b"
 
 
-def tags(cluster: str, *, pool: bool = True) -> list[dict[str, str]]:
-    found = {"eks:eks-cluster-name": cluster} | ({"karpenter.sh/nodepool": "a"} if pool else {})
+def tags(cluster: str, by: str = STACK) -> list[dict[str, str]]:
+    """Karpenter's tags, as Karpenter and EKS Auto Mode set them too; `by` is ours."""
+    found = {"eks:eks-cluster-name": cluster, "karpenter.sh/nodepool": "a"}
+    found |= {"joiner.dev/installation": by} if by else {}
     return [{"Key": key, "Value": value} for key, value in found.items()]
 
 
-def specification(kind: str, cluster: str, *, pool: bool = True) -> list[dict[str, Any]]:
-    return [{"ResourceType": kind, "Tags": tags(cluster, pool=pool)}]
+def specification(kind: str, cluster: str, by: str = STACK) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": tags(cluster, by)}]
 
 
-def launched(cluster: str, *, pool: bool = True) -> str:
+def launched(cluster: str, by: str = STACK) -> str:
     answer = boto3.client("ec2", REGION).run_instances(
         ImageId=IMAGE,
         MinCount=1,
         MaxCount=1,
-        TagSpecifications=specification("instance", cluster, pool=pool),
+        TagSpecifications=specification("instance", cluster, by),
     )
     return str(answer["Instances"][0]["InstanceId"])
 
 
-def profile(name: str, path: str) -> None:
+def profile(name: str, path: str, by: str = STACK) -> None:
     iam = boto3.client("iam")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"}))
-    iam.create_instance_profile(InstanceProfileName=name, Path=path)
+    iam.create_instance_profile(InstanceProfileName=name, Path=path, Tags=tags("any", by))
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
 
 @pytest.mark.usefixtures("account")
-def test_only_instances_of_this_cluster_and_of_a_pool_are_found() -> None:
+def test_only_instances_of_this_cluster_and_of_this_installation_are_found() -> None:
     ours = launched("joiner")
     launched("other")
-    launched("joiner", pool=False)  # as a managed node group's
-    here = Leftovers(Way("joiner", REGION))
+    launched("joiner", by="")  # as Karpenter's, or EKS Auto Mode's
+    launched("joiner", by="organization/joiner/another")
+    here = Leftovers(Way("joiner", REGION), STACK)
 
     assert here.instances() == [ours]
 
@@ -74,7 +78,8 @@ def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
         )
         profile(f"{cluster}_1", f"/karpenter/{REGION}/{cluster}/uid/")
     profile("by-hand", "/")
-    ours, others = (Leftovers(Way(name, REGION)) for name in ("joiner", "other"))
+    profile("joiner_2", f"/karpenter/{REGION}/joiner/uid/", by="")
+    ours, others = (Leftovers(Way(name, REGION), STACK) for name in ("joiner", "other"))
 
     found = ours.found()
     assert {kind: len(identities) for kind, identities in found.items()} == {
@@ -90,7 +95,7 @@ def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
     assert ours.found() == {}
     assert len(others.found()) == 4
     profiles = boto3.client("iam").list_instance_profiles()["InstanceProfiles"]
-    assert {p["InstanceProfileName"] for p in profiles} == {"other_1", "by-hand"}
+    assert {p["InstanceProfileName"] for p in profiles} == {"other_1", "joiner_2", "by-hand"}
 
 
 @pytest.mark.usefixtures("account")
@@ -99,7 +104,7 @@ def test_volumes_are_left_to_the_instances_that_use_them() -> None:
     ours = launched("joiner")
     volume = ec2.describe_volumes()["Volumes"][0]["VolumeId"]
     ec2.create_tags(Resources=[volume], Tags=tags("joiner"))
-    here = Leftovers(Way("joiner", REGION))
+    here = Leftovers(Way("joiner", REGION), STACK)
 
     here.remove({"instances": [ours], "volumes": [volume]})
 

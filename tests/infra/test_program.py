@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import sys
@@ -14,16 +15,41 @@ from typing import Any
 import boto3
 import pulumi
 import pytest
+from botocore.exceptions import ClientError
 from pulumi.runtime import mocks as pulumi_mocks
 
 from controller.apis import kinds
 from controller.options import Options
 from infra import deployment
+from infra.clusterapi import Way
 from infra.config import ConfigError
 
 ACCOUNT = "123456789012"
 ISSUER = "https://oidc.example.com/id/ABC"
+STACK = "organization/joiner/dev"
+MARKER = "joiner.dev/discovery/joiner"
 SETTINGS = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
+RULES = {
+    f"joiner-{event}"
+    for event in (
+        "health",
+        "spot-interruption",
+        "rebalance",
+        "state-change",
+        "reservation-interruption",
+    )
+}
+POLICIES = {
+    f"KarpenterController{title}Policy-joiner-us-west-2"
+    for title in (
+        "NodeLifecycle",
+        "IAMIntegration",
+        "EKSIntegration",
+        "Interruption",
+        "ResourceDiscovery",
+    )
+}
+ROLES = {"KarpenterNodeRole-joiner", "KarpenterControllerRole-joiner"}
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
 
 
@@ -80,18 +106,85 @@ class Region(pulumi_mocks.Mocks):
         return answers.get(args.token, looked_up), []
 
 
+@functools.cache
+def connection(service: str, region: str) -> Any:
+    """Return a client; to make one costs more than all that is asked of it."""
+    return boto3.client(service, region)
+
+
+def absent(name: str) -> ClientError:
+    """Say what EKS says of what it does not have."""
+    return ClientError(
+        {"Error": {"Code": "ResourceNotFoundException", "Message": name}}, "Describe"
+    )
+
+
+@dataclass
+class Entries:
+    """What EKS knows: the cluster, its access entries and Pod Identity associations."""
+
+    tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of the access entry by principal, of the association by service account."""
+
+    def client(self, way: Way, service: str) -> Any:
+        """Return a client of moto's, whatever the endpoint."""
+        made = connection(service, way.region)
+        if service == "eks":
+            made.describe_access_entry = self.entry
+            made.list_pod_identity_associations = self.associations
+            made.describe_pod_identity_association = self.association
+            made.describe_addon = self.addon
+            made.describe_cluster = self.cluster
+        return made
+
+    def associations(self, **asked: str) -> dict[str, Any]:
+        """List the one there is by the account's name."""
+        account = asked["serviceAccount"]
+        known = [account] if account in self.tags else []
+        return {"associations": [{"associationId": account} for account in known]}
+
+    def cluster(self, *, name: str) -> dict[str, Any]:
+        """Describe the one there is; to make it in moto costs more than all that is asked."""
+        if name != "joiner":
+            raise absent(name)
+        return {"cluster": {}}
+
+    def addon(self, **asked: str) -> dict[str, Any]:
+        """Describe none: there is none."""
+        raise absent(asked["addonName"])
+
+    def association(self, **asked: str) -> dict[str, Any]:
+        """Describe one."""
+        return {"association": {"tags": self.tags[asked["associationId"]]}}
+
+    def entry(self, *, clusterName: str, principalArn: str) -> dict[str, Any]:  # noqa: N803
+        """Answer as EKS does."""
+        assert clusterName == "joiner"
+        if principalArn not in self.tags:
+            raise absent(principalArn)
+        return {"accessEntry": {"tags": self.tags[principalArn]}}
+
+
+@pytest.fixture(autouse=True)
+def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
+    """Have the cluster in AWS, and nothing else that the program asks for."""
+    found = Entries()
+    monkeypatch.setattr(Way, "client", lambda way, service: found.client(way, service))
+    return found
+
+
 @pytest.fixture
 def known_issuer(account: None) -> None:
     """Have somebody else make the cluster's OIDC provider in IAM."""
-    boto3.client("iam").create_open_id_connect_provider(Url=ISSUER)
+    connection("iam", "us-west-2").create_open_id_connect_provider(Url=ISSUER)
 
 
-def run(tags: Mapping[str, str] | None = None, **settings: str) -> Made:
+def run(held: Mapping[str, str] | None = None, **settings: str) -> Made:
     """Run the program with these settings; return what it asked for.
 
-    `tags` are those that subnets and security groups bear already.
+    `held` are the tags that subnets and security groups bear already.
     """
-    region = Region(tags or {})
+    region = Region(held or {})
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     given = {f"joiner:{key}": value for key, value in (SETTINGS | settings).items() if value}
@@ -117,20 +210,8 @@ def _program() -> None:
 def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_them() -> None:
     made = run()
 
-    assert {r["name"] for r in made.of("aws:iam/role:Role").values()} == {
-        "KarpenterNodeRole-joiner",
-        "KarpenterControllerRole-joiner",
-    }
-    assert {p["name"] for p in made.of("aws:iam/policy:Policy").values()} == {
-        f"KarpenterController{title}Policy-joiner-us-west-2"
-        for title in (
-            "NodeLifecycle",
-            "IAMIntegration",
-            "EKSIntegration",
-            "Interruption",
-            "ResourceDiscovery",
-        )
-    }
+    assert {r["name"] for r in made.of("aws:iam/role:Role").values()} == ROLES
+    assert {p["name"] for p in made.of("aws:iam/policy:Policy").values()} == POLICIES
     assert made.one("aws:iam/instanceProfile:InstanceProfile")["role"] == "KarpenterNodeRole-joiner"
     assert len(made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")) == 4 + 5
 
@@ -178,7 +259,6 @@ def test_another_identity_or_another_role_makes_other_pods() -> None:
     )
 
 
-@pytest.mark.usefixtures("account")
 def test_the_clusters_oidc_provider_is_made_where_asked() -> None:
     made = run(identity="irsa", oidcProvider="create")
 
@@ -193,7 +273,6 @@ def test_but_not_where_somebody_else_has_made_it() -> None:
         run(identity="irsa", oidcProvider="create")
 
 
-@pytest.mark.usefixtures("account")
 def test_and_it_is_asked_for_where_nobody_has() -> None:
     with pytest.raises(ConfigError, match=r"joiner:oidcProvider='existing' .*set it to create"):
         run(identity="irsa")
@@ -241,8 +320,9 @@ def test_the_clusters_subnets_and_security_group_are_tagged_for_discovery() -> N
     found = tagged(run())
 
     assert found == {
-        (identity, "karpenter.sh/discovery", "joiner")
+        (identity, key, value)
         for identity in ("subnet-1", "subnet-2", "sg-1")
+        for key, value in (("karpenter.sh/discovery", "joiner"), (MARKER, STACK))
     }
 
 
@@ -256,17 +336,27 @@ def test_or_those_that_are_named_and_with_the_clusters_tag_where_asked() -> None
 
 def test_what_somebody_else_has_tagged_otherwise_is_left_alone() -> None:
     with pytest.raises(ConfigError, match="subnet-1 is tagged karpenter"):
-        run(tags={"karpenter.sh/discovery": "other"})
+        run(held={"karpenter.sh/discovery": "other"})
 
-    assert tagged(run(tags={"karpenter.sh/discovery": "joiner", "team": "network"}))
+
+@pytest.mark.parametrize("marker", [{}, {MARKER: "organization/joiner/another"}])
+def test_a_tag_of_equal_value_is_not_ours_unless_it_says_so(marker: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="set joiner:discoveryTags to false"):
+        run(held={"karpenter.sh/discovery": "joiner", **marker})
+
+
+def test_what_the_stack_has_tagged_itself_stays_its_own() -> None:
+    tags = {"karpenter.sh/discovery": "joiner", MARKER: STACK, "team": "network"}
+
+    assert len(tagged(run(held=tags))) == 6
 
 
 def test_the_pod_identity_agent_and_the_spot_role_are_made_where_asked() -> None:
     made = run(podIdentityAgent="create", spotRole="create")
 
     assert made.one("aws:eks/addon:Addon")["addonName"] == "eks-pod-identity-agent"
-    linked = made.one("aws:iam/serviceLinkedRole:ServiceLinkedRole")
-    assert linked["awsServiceName"] == "spot.amazonaws.com"
+    assert "node-spot" in made.of("pulumi-python:dynamic:Resource")
+    assert "node-spot" not in run().of("pulumi-python:dynamic:Resource")
     assert not run().of("aws:eks/addon:Addon")
 
 
@@ -377,7 +467,7 @@ def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
     }
     assert not made.of("aws:iam/role:Role")
     assert not made.of("kubernetes:apps/v1:Deployment")
-    assert not made.of("pulumi-python:dynamic:Resource")
+    assert set(made.of("pulumi-python:dynamic:Resource")) == {"installation"}
 
 
 def test_an_endpoint_serves_every_api() -> None:
@@ -415,3 +505,75 @@ def test_no_resource_is_made_by_a_provider_that_nobody_named() -> None:
 def test_bad_settings_end_the_program_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="joiner:replicas"):
         run(replicas="0", identity="root")
+
+
+def have_every_name(entries: Entries, tags: dict[str, str]) -> None:
+    """Make in AWS what bears the names that the program gives."""
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+    connection("sqs", "us-west-2").create_queue(QueueName="joiner", tags=tags)
+    events, iam = connection("events", "us-west-2"), connection("iam", "us-west-2")
+    for rule in RULES:
+        events.put_rule(Name=rule, ScheduleExpression="rate(1 day)", Tags=pairs)
+    for role in ROLES:
+        iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}", Tags=pairs)
+    for policy in POLICIES:
+        seeing = {"Effect": "Allow", "Action": "ec2:DescribeInstances", "Resource": "*"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [seeing]})
+        iam.create_policy(PolicyName=policy, PolicyDocument=document, Tags=pairs)
+    iam.create_instance_profile(InstanceProfileName="KarpenterNodeRole-joiner", Tags=pairs)
+    entries.tags[f"arn:aws:iam::{ACCOUNT}:role/KarpenterNodeRole-joiner"] = tags
+    entries.tags["karpenter"] = tags
+    connection("ecr", "us-west-2").create_repository(repositoryName="joiner/joiner", tags=pairs)
+
+
+@pytest.mark.parametrize("tags", [{"team": "network"}, {"joiner.dev/installation": "another"}])
+def test_names_that_somebody_else_has_given_stop_the_program_before_anything_is_made(
+    entries: Entries, tags: dict[str, str]
+) -> None:
+    have_every_name(entries, tags)
+
+    with pytest.raises(ConfigError) as refused:
+        run(image="")
+
+    said = refused.value.problems
+    assert len(said) == 1 + 5 + 2 + 1 + 5 + 1 + 1 + 1
+    for name in {"a queue joiner", "kube-system/karpenter", *RULES, *ROLES, *POLICIES}:
+        assert any(f" {name} already" in problem for problem in said), name
+    ((key, value),) = tags.items()
+    assert all(f"it is tagged {key}={value}" in problem for problem in said)
+    assert all(f"tag it joiner.dev/installation={STACK}" in problem for problem in said)
+    assert any("joiner:queueName to another name" in problem for problem in said)
+
+
+def test_what_the_stack_has_made_itself_is_its_own(entries: Entries) -> None:
+    have_every_name(entries, {"joiner.dev/installation": STACK})
+
+    assert run(image="").one("aws:sqs/queue:Queue")
+
+
+EXTRA_TAGS: list[dict[str, Any]] = [{}, {"installation": "prod", "tags": '{"team": "a"}'}]
+
+
+def test_everything_in_aws_says_which_installation_made_it() -> None:
+    tags = [
+        json.loads(run(**more).one("pulumi:providers:aws")["defaultTags"])["tags"]
+        for more in EXTRA_TAGS
+    ]
+
+    assert tags == [
+        {"joiner.dev/installation": STACK},
+        {"joiner.dev/installation": "prod", "team": "a"},
+    ]
+
+
+def test_a_cluster_that_does_not_exist_is_named_before_anything_is_made() -> None:
+    with pytest.raises(ConfigError, match="'other': No cluster found"):
+        run(clusterName="other")
+
+
+def test_a_changed_way_to_the_cluster_is_no_other_cluster() -> None:
+    provider = run().one("pulumi:providers:kubernetes")
+
+    assert provider["clusterIdentifier"] == "us-west-2/joiner"
+    # Said either way, it would take the choice from whoever destroys a stack.
+    assert "deleteUnreachable" not in provider

@@ -21,6 +21,8 @@ POOLS, CLAIMS = "/apis/karpenter.sh/v1/nodepools", "/apis/karpenter.sh/v1/nodecl
 CLASSES, NODES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses", "/api/v1/nodes"
 DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
 
+LABELS = {"karpenter.sh/nodepool": "default", "karpenter.k8s.aws/ec2nodeclass": "default"}
+
 Wire = dict[str, Any]
 
 
@@ -28,8 +30,24 @@ def named(name: str, **metadata: Any) -> Wire:
     return {"metadata": {"name": name, **metadata}}
 
 
-def pool(name: str, *, owned: bool = True) -> Wire:
-    return named(name, annotations={STACK_ANNOTATION: "organization/joiner/dev"} if owned else {})
+OURS = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+AUTO_MODE = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
+
+
+def pool(name: str, *, owned: bool = True, reference: Wire = OURS) -> Wire:
+    annotations = {STACK_ANNOTATION: "organization/joiner/dev"} if owned else {}
+    return {
+        **named(name, annotations=annotations),
+        "spec": {"template": {"spec": {"nodeClassRef": reference}}},
+    }
+
+
+def claim(name: str, *, reference: Wire = OURS, instance: str = "") -> Wire:
+    return {
+        **named(name, finalizers=["karpenter.sh/termination"]),
+        "spec": {"nodeClassRef": reference},
+        "status": {"providerID": f"aws:///us-west-2a/{instance}"} if instance else {},
+    }
 
 
 @dataclass
@@ -49,11 +67,13 @@ class FakeClock:
 class FakeCloud:
     left: Found = field(default_factory=dict)
     lasting: bool = False
+    terminated: list[str] = field(default_factory=list)
 
     def instances(self) -> list[str]:
         return self.left.get("instances", [])
 
     def terminate(self, instances: list[str]) -> None:
+        self.terminated += instances
         if not self.lasting:
             self.left.pop("instances", None)
 
@@ -74,7 +94,9 @@ class FakeCluster:
     """None where there is no Deployment."""
 
     def list(self, path: str, **query: str) -> list[Wire]:
-        return list(self.objects.get(path, []))
+        found = list(self.objects.get(path, []))
+        selector = query.get("labelSelector")
+        return [o for o in found if not selector or selector in o["metadata"].get("labels", {})]
 
     def get(self, path: str) -> Wire | None:
         assert path == DEPLOYMENT
@@ -142,8 +164,8 @@ def world(*pools: Wire, with_controller: bool = True) -> World:
     cluster = FakeCluster(
         {
             POOLS: list(pools),
-            CLAIMS: [named("c-1", **held), named("c-2", **held)],
-            NODES: [named("n-1", **held), named("n-2", **held)],
+            CLAIMS: [claim("c-1"), claim("c-2")],
+            NODES: [named("n-1", labels=LABELS, **held), named("n-2", labels=LABELS, **held)],
             CLASSES: [named("default", finalizers=["karpenter.k8s.aws/termination"])],
         }
     )
@@ -153,7 +175,9 @@ def world(*pools: Wire, with_controller: bool = True) -> World:
         if now >= 30 and with_controller:
             for claim in made.cluster.list(CLAIMS):
                 if "deletionTimestamp" in claim["metadata"]:
-                    made.cluster.objects[NODES].clear()
+                    made.cluster.objects[NODES] = [
+                        n for n in made.cluster.objects[NODES] if n["metadata"]["labels"] != LABELS
+                    ]
                     made.cloud.left.clear()
             made.cluster.finalize(CLAIMS)
             made.cluster.finalize(CLASSES)
@@ -210,6 +234,34 @@ def test_claims_without_a_pool_go_as_well() -> None:
     assert here.left == {}
 
 
+@pytest.mark.parametrize("with_controller", [True, False])
+def test_what_eks_auto_mode_runs_beside_ours_is_left_alone(with_controller: bool) -> None:
+    here = world(pool("default"), with_controller=with_controller)
+    theirs = {
+        POOLS: pool("system", owned=False, reference=AUTO_MODE),
+        CLAIMS: claim("system-x", reference=AUTO_MODE, instance="i-theirs"),
+        NODES: named("i-theirs", labels={"karpenter.sh/nodepool": "system"}),
+    }
+    for path, wire in theirs.items():
+        here.cluster.objects[path].append(wire)
+
+    here.drain(delete_foreign=True, timeout_seconds=60)
+
+    assert here.left == {path: [wire] for path, wire in theirs.items()}
+    assert all("deletionTimestamp" not in wire["metadata"] for wire in theirs.values())
+    assert "i-theirs" not in here.cloud.terminated
+
+
+def test_an_instance_that_only_a_claim_knows_ends_with_its_claim() -> None:
+    here = world(pool("default"), with_controller=False)
+    here.cluster.objects[CLAIMS].append(claim("adopted", instance="i-adopted"))
+
+    here.drain(timeout_seconds=60)
+
+    assert here.cloud.terminated == ["i-1", "i-2", "i-adopted"]
+    assert here.left == {}
+
+
 def test_a_controller_that_does_not_finish_is_given_up() -> None:
     here = world(pool("default"), with_controller=False)
 
@@ -217,7 +269,10 @@ def test_a_controller_that_does_not_finish_is_given_up() -> None:
 
     assert here.left == {}
     assert here.cloud.instances() == []
-    assert "nodes are not drained after 120 s: terminating 2 instances by their tags" in here.said
+    assert (
+        "nodes are not drained after 120 s: terminating 2 instances by their tags and claims"
+        in here.said
+    )
 
 
 def test_a_controller_that_is_gone_is_not_waited_for() -> None:
@@ -228,7 +283,7 @@ def test_a_controller_that_is_gone_is_not_waited_for() -> None:
 
     assert here.left == {}
     assert here.clock.now == 0
-    assert "the controller is gone: terminating 2 instances by their tags" in here.said
+    assert "the controller is gone: terminating 2 instances by their tags and claims" in here.said
 
 
 def test_controllers_that_never_get_ready_are_given_up() -> None:

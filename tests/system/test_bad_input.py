@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -356,15 +357,22 @@ async def test_destroy_without_a_controller_terminates_by_tag_and_ends(
     await expect_nothing(region, kube)
 
 
-async def test_destroy_without_a_cluster_terminates_by_tag_and_ends(
+async def test_destroy_without_a_cluster_refuses_until_it_is_given_up_then_terminates_by_tag(
     region: Region, kube: KubeClient
 ) -> None:
     """The last test: the control plane does not come back."""
     region.up(drainTimeout="5s")
     await running(kube, "app", 2)
-    assert region.instances()
+    before = len(region.instances())
+    assert before
     region.testbed.cluster.stop()
 
+    with pytest.raises(EngineError, match="EKS has the cluster"):
+        region.destroy()
+    assert len(region.instances()) == before
+    given_up = {"JOINER_ABANDON_CLUSTER": "joiner", "PULUMI_K8S_DELETE_UNREACHABLE": "true"}
+    environment = {**region.engine.environment, **given_up}
+    region.engine = replace(region.engine, environment=environment)
     region.destroy()
 
     assert any("instances by their tags" in line for line in region.said)

@@ -69,6 +69,22 @@ class KubernetesProvider(Provider):
         self._api: Api | None = None
         self._settings: Bag = {}
 
+    def must_replace_settings(self, path: str, old: Bag, new: Bag) -> bool:
+        """Tell clusters apart by their identifiers, or else by the way that leads to them."""
+        if old.get("clusterIdentifier") and new.get("clusterIdentifier"):
+            return path == "clusterIdentifier"
+        if path not in ("kubeconfig", "context"):
+            return False
+        before, after = (
+            read_kubeconfig(one.get("kubeconfig"), one.get("context")) for one in (old, new)
+        )
+        if before is None or after is None:
+            return False
+        return (before.server, before.certificate_authority) != (
+            after.server,
+            after.certificate_authority,
+        )
+
     def configure(self, settings: Bag) -> None:
         self._settings = settings
         given = settings.get("kubeconfig")
