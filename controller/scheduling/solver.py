@@ -208,7 +208,7 @@ class Solver:
         """Take new nodes apart and put them together again where that is cheaper, across the
         rounds in which they were packed.
         """
-        planned, given = self._planned, self._left
+        planned = self._planned
         families = Families(planned, self._left_behind(), self._in_all_domains)
         weights = self._reader.weight_of_variant
         # For each weight the kinds that are the best there: it may be the turn of any.
@@ -218,9 +218,9 @@ class Solver:
             for one in families.classes
         ]
         taken = np.array([one.kind for one in planned], dtype=np.int64)
-        self._left = given + self._consumption[taken].sum(axis=0)
+        freed = self._left + self._consumption[taken].sum(axis=0)
         classes = [[one] for one in (*families.classes, *by_weight)]
-        packing_problem, kinds = self._problem_builder.problem(classes, self._left, keep=taken)
+        packing_problem, kinds = self._problem_builder.problem(classes, freed, keep=taken)
         rules = [self._domains.rules(one.pending) for one in families.classes]
         search = LocalSearch(
             problem=packing_problem,
@@ -236,7 +236,6 @@ class Solver:
             kinds=np.searchsorted(kinds, taken),
             fixed=np.array([one.is_bound for one in planned]),
         )
-        self._left = given
         if search.run(families.waiting):
             nodes = search.nodes
             made = np.where(nodes.kind < 0, -1, kinds[nodes.kind])
