@@ -18,7 +18,7 @@ from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants, values_apart, variants_of
 from controller.scheduling.dra.dynamicresources import DynamicResources
 from controller.scheduling.nodes.attachments import Attachments
-from controller.scheduling.nodes.existing import ExistingNodes, usage
+from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
 from controller.scheduling.packing.formulation import ProblemBuilder
 from controller.scheduling.packing.pricefloor import overstatement
@@ -35,6 +35,7 @@ from controller.scheduling.pods.volumes import VolumeIndex, Volumes
 from controller.scheduling.settings import Settings
 from controller.scheduling.topology.groups import TopologyGroups, count_running
 from controller.state.snapshot import Snapshot
+from controller.state.usage import usage
 
 SHAPING = (resources.CPU, resources.MEMORY)
 """What gives a machine its shape: the first of the solve's resources, asked for or not."""

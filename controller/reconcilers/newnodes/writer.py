@@ -76,7 +76,7 @@ class ClaimWriter:
         if pool is None or pool.metadata.is_deleting:
             return None
         limits = parsed(pool.spec.limits)
-        used = usage(self.cluster.state_nodes(self.clock()), pool.metadata.name)
+        used = usage(self.cluster.state_nodes(self.clock())).get(pool.metadata.name, {})
         exceeded = next((k for k, v in limits.items() if used.get(k, 0) > v), None)
         if exceeded is None:
             return pool

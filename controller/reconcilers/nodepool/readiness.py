@@ -39,7 +39,7 @@ class Readiness:
         pool = await self._hash(pool)
         node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
         after = self._conditions(pool, node_class)
-        used = usage(self.cluster.state_nodes(self.clock()), name)
+        used = usage(self.cluster.state_nodes(self.clock())).get(name, {})
         resources = {k: quantities.written(v, k) for k, v in sorted(used.items()) if k != "nodes"}
         nodes = used.get("nodes", 0) // quantities.MILLI
         generation = node_class.metadata.generation if node_class else 0

@@ -6,14 +6,13 @@ Nodes stand in the order in which they are tried: initialized first, then by nam
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from controller.apis import labels
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
-from controller.apis.quantities import MILLI
 from controller.apis.taints import Taint, Toleration
 from controller.constraints import hostports, resources, taints
 from controller.constraints.hostports import HostPort
@@ -23,6 +22,7 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.daemons import Daemon
 from controller.state.nodes import StateNode
 from controller.state.pods import is_terminal
+from controller.state.usage import allocatable
 
 
 class ExistingNodes:
@@ -191,46 +191,6 @@ def relevant_taints(one: StateNode) -> list[Taint]:
         if not taints.is_ephemeral(taint)
         and not any(taints.same(taint, passing) for passing in startup)
     ]
-
-
-def allocatable(one: StateNode) -> dict[str, int]:
-    """Return what a node has for pods; the claim's word where the node is still silent."""
-    return _reported(
-        one,
-        one.node.status.allocatable if one.node is not None else {},
-        one.claim.status.allocatable if one.claim is not None else {},
-    )
-
-
-def capacity(one: StateNode) -> dict[str, int]:
-    """Return the whole machine; the claim's word where the node is still silent."""
-    return _reported(
-        one,
-        one.node.status.capacity if one.node is not None else {},
-        one.claim.status.capacity if one.claim is not None else {},
-    )
-
-
-def usage(nodes: Sequence[StateNode]) -> dict[str, dict[str, int]]:
-    """Return what each pool's nodes amount to, the count of `nodes` among it."""
-    used: dict[str, dict[str, int]] = {}
-    for one in nodes:
-        if one.node_pool:
-            counted = {**capacity(one), resources.NODES: MILLI}
-            used[one.node_pool] = resources.total((used.get(one.node_pool, {}), counted))
-    return used
-
-
-def _reported(
-    one: StateNode,
-    by_node: Mapping[str, str | int | float],
-    by_claim: Mapping[str, str | int | float],
-) -> dict[str, int]:
-    found = resources.parsed(by_node)
-    if one.initialized:
-        return found
-    promised = resources.parsed(by_claim)
-    return {**promised, **{name: amount for name, amount in found.items() if amount}}
 
 
 def _cordon(node: Node) -> list[Taint]:

@@ -1,0 +1,59 @@
+"""What the machines of a pool amount to: one rule for the engine, for limits and for the status."""
+
+from __future__ import annotations
+
+from controller.constraints.resources import CPU, MEMORY, NODES
+from controller.state.nodes import StateNode
+from controller.state.usage import usage
+from tests.builders import make_claim, make_node, make_nodepool, make_pod, make_snapshot
+from tests.expectations import expect_unschedulable, schedule_on
+
+
+def test_a_node_that_bears_a_pools_label_counts_whoever_made_it() -> None:
+    adopted = StateNode(node=make_node("adopted", pool="default", cpu="4"))
+
+    used = usage([adopted])["default"]
+
+    assert (used[CPU], used[NODES]) == (4_000, 1_000)
+
+
+def test_limits_and_the_engine_agree_on_a_node_without_a_claim() -> None:
+    adopted = StateNode(node=make_node("adopted", pool="default", cpu="4"))
+    pool = make_nodepool(limits={"nodes": "1"})
+    pod = make_pod(cpu="5")
+
+    results = schedule_on(make_snapshot(pool, nodes=[adopted]), [pod])
+
+    assert usage([adopted])["default"][NODES] == 1_000
+    expect_unschedulable(results, pod, "limit of nodes reached")
+
+
+def test_once_initialized_a_node_is_what_its_kubelet_says_alone() -> None:
+    claim = make_claim("node", cpu="8", memory="32Gi")
+    node = make_node("node", pool="default", cpu="7", memory="0")
+
+    coming = StateNode(node=None, claim=claim)
+    initialized = StateNode(node=node, claim=claim)
+
+    assert usage([coming])["default"][MEMORY] == 32 * 2**30 * 1000
+    assert usage([initialized])["default"] == {CPU: 7_000, MEMORY: 0, "pods": 110_000, NODES: 1_000}
+
+
+def test_until_then_the_claim_says_what_the_kubelet_does_not() -> None:
+    claim = make_claim("node", cpu="8", memory="32Gi")
+    node = make_node("node", labels={"karpenter.sh/nodepool": "default"}, cpu="7", memory="0")
+
+    used = usage([StateNode(node=node, claim=claim)])["default"]
+
+    assert (used[CPU], used[MEMORY]) == (7_000, 32 * 2**30 * 1000)
+
+
+def test_pools_are_told_apart_and_nodes_without_one_count_for_none() -> None:
+    nodes = [
+        StateNode(claim=make_claim("one", pool="a")),
+        StateNode(claim=make_claim("two", pool="b")),
+        StateNode(claim=make_claim("three", pool="b"), deleting=True),
+        StateNode(node=make_node("four")),
+    ]
+
+    assert {pool: used[NODES] for pool, used in usage(nodes).items()} == {"a": 1_000, "b": 2_000}
