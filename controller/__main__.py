@@ -10,6 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 # Imports stand inside the commands: the solver's process imports this module too, and
 # must not pay for what it never uses.
 
+# The engine's matrices are small: threads of the linear algebra library would cost more than
+# they bring, and change the order of sums. It reads this when NumPy is first imported; the
+# solver's process inherits it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 HELP = frozenset({"-h", "--help"})
 

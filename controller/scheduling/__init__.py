@@ -31,9 +31,3 @@ Words:
     headroom        what limits still allow; what a kind takes of it is its consumption
     dual prices     what the fluid program says resources cost and pods are worth
 """
-
-import os
-
-# The matrices are small: threads of the linear algebra library would cost more than they
-# bring, and change the order of sums. It reads this when NumPy is first imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
