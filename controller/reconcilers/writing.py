@@ -6,7 +6,7 @@ it a conflict and another try, never a lost update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -59,9 +59,10 @@ async def with_condition(
     *,
     reason: str = "",
     message: str = "",
+    ready_when: Sequence[str] = (),
     now: datetime,
 ) -> NodeClaim:
-    """Set one condition of a claim."""
+    """Set one condition of a claim, and `Ready` by those that it stands for (`ready_when`)."""
     after = conditions.with_condition(
         claim.status.conditions,
         kind,
@@ -71,4 +72,7 @@ async def with_condition(
         generation=claim.metadata.generation,
         now=now,
     )
+    if ready_when:
+        generation = claim.metadata.generation
+        after = conditions.rolled_up(after, ready_when, generation=generation, now=now)
     return await with_conditions(api, cluster, claim, after)

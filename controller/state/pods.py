@@ -23,6 +23,12 @@ def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
     )
 
 
+def controller_of(pod: Pod) -> str:
+    """Return the uid of the workload that makes pods such as this one; empty without one."""
+    references = pod.metadata.owner_references
+    return next((reference.uid for reference in references if reference.controller), "")
+
+
 def is_daemon(pod: Pod) -> bool:
     """Whether a DaemonSet owns the pod: it comes with its node and goes with it."""
     return is_owned_by(pod, "apps/v1", "DaemonSet")

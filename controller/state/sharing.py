@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from controller.apis.pods import Pod, PodStatus
+from controller.state.pods import controller_of
 
 MOST_OWNERS = 20_000
 """Owners remembered; past that they are all forgotten, which costs only memory."""
@@ -39,22 +40,22 @@ class Replicas:
         self._twins: dict[str, Pod] = {}
 
     def shared(self, pod: Pod) -> Pod:
-        """Return an equal pod that shares its parts with one of the same owner.
+        """Return an equal pod that shares its parts with one of the same controller.
 
         Volumes that are no claims are left out: each has a name of its own, and none
         binds a pod to a place.
         """
-        owners = pod.metadata.owner_references
+        controller = controller_of(pod)
         volumes = [v for v in pod.spec.volumes if v.persistent_volume_claim or v.ephemeral]
         spec = msgspec.structs.replace(pod.spec, volumes=volumes)
         pod = msgspec.structs.replace(pod, spec=spec, status=_without_echoes(pod))
-        if not owners:
+        if not controller:
             return pod
-        twin = self._twins.get(owners[0].uid)
+        twin = self._twins.get(controller)
         if twin is None:
             if len(self._twins) >= MOST_OWNERS:
                 self._twins.clear()
-            self._twins[owners[0].uid] = pod
+            self._twins[controller] = pod
             return pod
         return msgspec.structs.replace(
             pod,

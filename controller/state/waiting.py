@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controller.apis.pods import Pod
-from controller.state.pods import is_provisionable, is_untried
+from controller.state.pods import controller_of, is_provisionable, is_untried
 
 YOUNG = timedelta(seconds=10)
 """For how long a pod that no scheduler has tried is expected to be tried any moment."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observation:
     pod: Pod
     turn: int
 
@@ -29,8 +29,8 @@ class Waiting:
     def __init__(self) -> None:
         self._turn = 0
         self._refused: dict[str, Pod] = {}
-        self._untried: dict[str, _Seen] = {}
-        self._last_refusal: dict[str, _Seen] = {}  # by owner
+        self._untried: dict[str, _Observation] = {}
+        self._last_refusal: dict[str, _Observation] = {}  # by controller
         self._foreseen: set[str] = set()
 
     def change(self, before: Pod | None, after: Pod | None) -> None:
@@ -44,24 +44,24 @@ class Waiting:
             if refused_before is None:
                 if seen is not None and self._has_refused_twin(seen):
                     self._foreseen.add(key)
-                self._last_refusal[_owner(after)] = _Seen(after, self._turn)
+                self._last_refusal[controller_of(after)] = _Observation(after, self._turn)
             return
         self._foreseen.discard(key)
         if after is not None and is_untried(after):
-            first = _Seen(after, self._turn)
+            first = _Observation(after, self._turn)
             if seen is not None and seen.pod.metadata.uid == after.metadata.uid:
                 first = replace(seen, pod=after)
             self._untried[key] = first
         if refused_before is not None:
-            last = self._last_refusal.get(_owner(refused_before))
+            last = self._last_refusal.get(controller_of(refused_before))
             if last is not None and last.pod.key == key:
-                del self._last_refusal[_owner(refused_before)]
+                del self._last_refusal[controller_of(refused_before)]
 
     def all(self) -> tuple[Pod, ...]:
         """Return the pods that wait, by name."""
         twins = {k: seen.pod for k, seen in self._untried.items() if self._has_refused_twin(seen)}
-        found = self._refused | twins
-        return tuple(found[key] for key in sorted(found))
+        waiting = self._refused | twins
+        return tuple(waiting[key] for key in sorted(waiting))
 
     def has_undecided(self, now: datetime) -> bool:
         """Whether a scheduler that had no node for others has young pods still to try."""
@@ -80,11 +80,7 @@ class Waiting:
         was_untried = before is not None and is_untried(before)
         return not (was_untried and after.key in self._foreseen)
 
-    def _has_refused_twin(self, seen: _Seen) -> bool:
-        last = self._last_refusal.get(_owner(seen.pod)) if _owner(seen.pod) else None
+    def _has_refused_twin(self, seen: _Observation) -> bool:
+        controller = controller_of(seen.pod)
+        last = self._last_refusal.get(controller) if controller else None
         return last is not None and last.turn > seen.turn and last.pod.spec == seen.pod.spec
-
-
-def _owner(pod: Pod) -> str:
-    owners = pod.metadata.owner_references
-    return owners[0].uid if owners else ""

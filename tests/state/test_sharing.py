@@ -20,7 +20,9 @@ def make_replica(name: str, *, owner: str = "web", cpu: str = "1", volumes: int 
         metadata=ObjectMeta(
             name=name,
             labels={"app": owner},
-            owner_references=[OwnerReference(kind="ReplicaSet", name=owner, uid=owner)],
+            owner_references=[
+                OwnerReference(kind="ReplicaSet", name=owner, uid=owner, controller=True)
+            ],
         ),
         spec=PodSpec(
             node_name=f"node-of-{name}",

@@ -26,7 +26,9 @@ def made(
     selector: str = "",
     uid: str = "",
 ) -> Pod:
-    reference = OwnerReference(api_version="apps/v1", kind=kind, name=owner, uid=f"uid-{owner}")
+    reference = OwnerReference(
+        api_version="apps/v1", kind=kind, name=owner, uid=f"uid-{owner}", controller=True
+    )
     return Pod(
         metadata=ObjectMeta(
             name=name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 from controller.apis import conditions, labels
@@ -33,7 +33,7 @@ from controller.constraints import taints
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
-from controller.reconcilers.writing import patched, with_conditions
+from controller.reconcilers.writing import patched, with_condition
 from controller.state.cluster import Cluster
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
@@ -44,6 +44,9 @@ WAIT = timedelta(seconds=5)
 """How soon to look again at a claim whose node has not shown itself: events usually come first."""
 
 MESSAGE_LIMIT = 300
+
+READY_WHEN = (LAUNCHED, REGISTERED, INITIALIZED)
+"""The steps of which a claim's condition `Ready` is the sum."""
 
 log = logging.getLogger(__name__)
 
@@ -169,24 +172,17 @@ class Lifecycle:
             "annotations": {**claim.metadata.annotations, **instance.annotations},
         }
         claim = await self._patched(claim, {"metadata": metadata})
-        now = self.clock()
+        generation, now = claim.metadata.generation, self.clock()
+        launched = conditions.with_condition(
+            claim.status.conditions, LAUNCHED, "True", generation=generation, now=now
+        )
         status = {
             "providerID": instance.provider_id,
             "imageID": instance.image_id,
             "capacity": dict(instance.capacity),
             "allocatable": dict(instance.allocatable),
             "conditions": to_wire(
-                _ready(
-                    conditions.with_condition(
-                        claim.status.conditions,
-                        LAUNCHED,
-                        "True",
-                        generation=claim.metadata.generation,
-                        now=now,
-                    ),
-                    claim,
-                    now,
-                )
+                conditions.rolled_up(launched, READY_WHEN, generation=generation, now=now)
             ),
         }
         return await self._patched(claim, {"status": status}, subresource="status")
@@ -304,18 +300,17 @@ class Lifecycle:
         reason: str = "",
         message: str = "",
     ) -> NodeClaim:
-        now = self.clock()
-        after = conditions.with_condition(
-            claim.status.conditions,
+        return await with_condition(
+            self.api,
+            self.cluster,
+            claim,
             kind,
             status,
             reason=reason,
             message=message,
-            generation=claim.metadata.generation,
-            now=now,
+            ready_when=READY_WHEN,
+            now=self.clock(),
         )
-        after = _ready(after, claim, now)
-        return await with_conditions(self.api, self.cluster, claim, after)
 
     async def _patched(
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
@@ -323,11 +318,3 @@ class Lifecycle:
         return await patched(
             self.api, self.cluster, NODE_CLAIM, claim, patch, subresource=subresource
         )
-
-
-def _ready(
-    found: list[conditions.Condition], claim: NodeClaim, now: datetime
-) -> list[conditions.Condition]:
-    return conditions.rolled_up(
-        found, (LAUNCHED, REGISTERED, INITIALIZED), generation=claim.metadata.generation, now=now
-    )

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from controller.apis.pods import Pod
 from controller.scheduling.results import NewNode
+from controller.state.pods import controller_of
 
 
 def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
@@ -39,8 +40,7 @@ def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:
     first: dict[str, Pod] = {}
     owners: dict[str, str] = {}
     for pod in pods:
-        references = pod.metadata.owner_references
-        owner = next((reference.uid for reference in references if reference.controller), "")
+        owner = controller_of(pod)
         if not owner or _has_its_own(pod):
             continue
         model = first.setdefault(owner, pod)
