@@ -20,6 +20,7 @@ import highspy
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.packing.extension import extended
 from controller.scheduling.packing.fluid import add_columns, empty_program
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
@@ -222,19 +223,17 @@ class WholeProgram:
         """
         inside = np.flatnonzero(self._column_of >= 0)
         prices = prices[inside]
-        whole = self._measures.held @ prices.T  # kinds × those in the program
-        fair = np.minimum(budget[:, None] / np.maximum(whole, 1e-15), 1.0)
         cost = self._measures.taken @ prices.T
-        some = worth[:, None] > TOLERANCE**2
-        kept = np.where(some, np.minimum(cost / np.where(some, worth[:, None], 1.0), 1.0), 1.0)
-        packed = np.packbits(self._allowed, axis=0)
-        _, firsts, sign = np.unique(packed, axis=1, return_index=True, return_inverse=True)
-        least = [kept[self._allowed[:, first]].min(axis=0, initial=1.0) for first in firsts]
-        quality = fair * np.stack(least)[sign.reshape(-1)]
-        best = quality.argmax(axis=1)
-        best[inside] = np.arange(len(inside))
-        every = np.arange(len(best))
-        return cost[:, best] * fair[every, best], quality[every, best]
+        found = extended(
+            priced=inside,
+            worth=self._measures.held @ prices.T,  # kinds × those in the program
+            budget=budget,
+            cost=cost,
+            values=worth,
+            allowed=self._allowed,
+            negligible=TOLERANCE**2,
+        )
+        return cost[:, found.place] * found.factor, found.kept
 
     def _lay_out(self) -> None:
         infinity = highspy.kHighsInf

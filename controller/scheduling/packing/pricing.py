@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.packing.extension import extended
 from controller.scheduling.packing.fluid import FluidProgram, FluidSolution
 from controller.scheduling.packing.paretofront import pareto_front, thinned
 from controller.scheduling.packing.problem import SLACK, PackingProblem
@@ -284,32 +285,23 @@ class PriceModel:
         )
 
     def _extended_to_all_kinds(self, prices: FluidSolution) -> tuple[Matrix, Matrix]:
-        """Price all kinds as the most fitting one in the program.
-
-        Returns kinds × resources and groups × kinds. What fits best leaves the values of
-        the bundles that the kind serves highest, after scaling so that the kind is worth
-        no more than it costs.
-        """
+        """Price all kinds: kinds × resources, and groups × kinds."""
         problem = self._problem
         worth = self._room @ prices.resource_prices.T  # kinds × program's kinds
-        worth = worth + self._limits @ prices.slot_prices
-        budget = problem.prices + problem.consumption @ prices.limit_prices
-        factor = np.minimum(budget[:, None] / np.maximum(worth, 1e-15), 1.0)
         cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × program's kinds
-        cost = cost + self._members[:, self._bundles].T @ prices.slot_prices
-        # A bundle that rides along for nothing keeps all of its value anywhere.
-        some = np.maximum(prices.values, 1e-12)[:, None]
-        kept = np.where(prices.values[:, None] > TINY, np.minimum(cost / some, 1.0), 1.0)
-        serves = problem.allowed[self._bundles]
-        packed, sign = np.unique(np.packbits(serves, axis=0), axis=1, return_inverse=True)
-        least = np.ones((packed.shape[1], len(self._kinds)))
-        for number, first in enumerate(np.unique(sign.reshape(-1), return_index=True)[1]):
-            least[number] = kept[serves[:, first]].min(axis=0, initial=1.0)
-        quality = factor * least[sign.reshape(-1)]
-        best = quality.argmax(axis=1)
-        best[self._kinds] = np.arange(len(self._kinds))
-        chosen = np.take_along_axis(factor, best[:, None], axis=1)
-        return prices.resource_prices[best] * chosen, prices.slot_prices[:, best] * chosen.T
+        found = extended(
+            priced=self._kinds,
+            worth=worth + self._limits @ prices.slot_prices,
+            budget=problem.prices + problem.consumption @ prices.limit_prices,
+            cost=cost + self._members[:, self._bundles].T @ prices.slot_prices,
+            values=prices.values,
+            allowed=problem.allowed[self._bundles],
+            negligible=TINY,
+        )
+        return (
+            prices.resource_prices[found.place] * found.factor[:, None],
+            prices.slot_prices[:, found.place] * found.factor,
+        )
 
 
 def families(problem: PackingProblem) -> Indices:
