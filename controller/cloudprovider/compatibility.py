@@ -77,14 +77,14 @@ def choices(
 ) -> list[Choice]:
     """Return the machines that meet the requirements, hold the requests and can be had now."""
     terms = read(requirements)
-    found = []
+    chosen = []
     for instance_type in instance_types:
         if not has(instance_type, terms) or not fits(requests, instance_type.allocatable):
             continue
         offerings = tuple(o for o in instance_type.offerings if o.available and offers(o, terms))
         if offerings:
-            found.append(Choice(instance_type, offerings))
-    return found
+            chosen.append(Choice(instance_type, offerings))
+    return chosen
 
 
 def node_labels(instance_type: InstanceType, offering: Offering) -> dict[str, str]:

@@ -107,10 +107,10 @@ class Client:
     ) -> list[T]:
         """Return all objects of a kind, read in pages."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        found: builtins.list[T] = []
+        objects: builtins.list[T] = []
         async for page in self.pages(kind, namespace=namespace, **selectors):
-            found += page.items or ()
-        return found
+            objects += page.items or ()
+        return objects
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
         """List, then follow a kind for ever; see `watching`."""

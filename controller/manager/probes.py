@@ -59,8 +59,8 @@ def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.
 
     async def page(_: web.Request) -> web.Response:
         # Read here, where nothing changes meanwhile; many series take long to write down.
-        found = _Collected(list(registry.collect()))
-        body = await asyncio.to_thread(prometheus_client.generate_latest, found)
+        collected = _Collected(list(registry.collect()))
+        body = await asyncio.to_thread(prometheus_client.generate_latest, collected)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     application = web.Application()

@@ -115,13 +115,13 @@ class Watches:
     async def _list(self, kind: Kind[T]) -> None:
         while True:
             try:
-                found = await self.api.list(kind)
+                values = await self.api.list(kind)
                 break
             except ApiError as exc:
                 log.warning("cannot list %s yet: %s", kind.plural, exc)
                 await asyncio.sleep(NOT_SERVED_SECONDS)
         self.take(kind, Change("RESET"))
-        for value in found:
+        for value in values:
             self.take(kind, Change("ADDED", value))
         self.take(kind, Change("SYNCED"))
 

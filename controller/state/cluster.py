@@ -238,8 +238,8 @@ class Cluster:
 
     def list(self, kind: Kind[T]) -> tuple[T, ...]:
         """Return all objects of a kind, by name; none of a kind that is not followed."""
-        found = self._objects.get(kind, {})
-        return tuple(found[key] for key in sorted(found))
+        objects = self._objects.get(kind, {})
+        return tuple(objects[key] for key in sorted(objects))
 
     def pods_on(self, node_name: str) -> tuple[Pod, ...]:
         """Return the pods bound to a node, those that have run to their end included."""
@@ -277,14 +277,14 @@ class Cluster:
         Those that may not be disrupted, and those that no budget lets go now, are not
         among them: they hold their node, and a home made for them would stand empty.
         """
-        found = [
+        moving = [
             pod
             for state_node in self.state_nodes(now)
             if state_node.deleting and state_node.node is not None and self.manages(state_node.node)
             for pod in self.pods_on(state_node.node.metadata.name)
             if is_reschedulable(pod) and not forbids_disruption(pod, now)
         ]
-        return tuple(sorted(filter(self._may_be_evicted, found), key=lambda pod: pod.key))
+        return tuple(sorted(filter(self._may_be_evicted, moving), key=lambda pod: pod.key))
 
     def claims_of(self, node_pool: str) -> tuple[NodeClaim, ...]:
         """Return the claims of a pool, by name."""
@@ -304,9 +304,9 @@ class Cluster:
 
     def nodes_of(self, claim: NodeClaim) -> tuple[Node, ...]:
         """Return every node that bears the claim's provider ID, by name; more than one is wrong."""
-        found = self._nodes_by_provider_id.get(claim.status.provider_id, {})
-        if claim.status.provider_id and found:
-            return tuple(found[name] for name in sorted(found))
+        nodes = self._nodes_by_provider_id.get(claim.status.provider_id, {})
+        if claim.status.provider_id and nodes:
+            return tuple(nodes[name] for name in sorted(nodes))
         named = self.get(kinds.NODE, claim.status.node_name) if claim.status.node_name else None
         return () if named is None else (named,)
 
@@ -317,9 +317,9 @@ class Cluster:
 
     def claim_of(self, node: Node) -> NodeClaim | None:
         """Return the claim a node came from, or None when somebody else made it."""
-        found = self._claims_by_provider_id.get(node.spec.provider_id, {})
-        if node.spec.provider_id and found:
-            return found[min(found)]
+        claims = self._claims_by_provider_id.get(node.spec.provider_id, {})
+        if node.spec.provider_id and claims:
+            return claims[min(claims)]
         return next(
             (c for c in self._all_claims() if c.status.node_name == node.metadata.name), None
         )

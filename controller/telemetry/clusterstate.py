@@ -86,7 +86,7 @@ class ClusterState(FromMirror):
         return costs
 
     def _utilization(self) -> GaugeMetricFamily:
-        found = GaugeMetricFamily(
+        utilization = GaugeMetricFamily(
             "karpenter_cluster_utilization_percent",
             "What pods ask for of what nodes have.",
             labels=("resource_type",),
@@ -96,8 +96,8 @@ class ClusterState(FromMirror):
         asked = total(requests_on(self._cluster, node.metadata.name) for node in nodes)
         for resource, amount in sorted(whole.items()):
             if amount:
-                found.add_metric((snake(resource),), 100 * asked.get(resource, 0) / amount)
-        return found
+                utilization.add_metric((snake(resource),), 100 * asked.get(resource, 0) / amount)
+        return utilization
 
 
 def requests_on(cluster: Cluster, node_name: str) -> dict[str, int]:
@@ -106,7 +106,7 @@ def requests_on(cluster: Cluster, node_name: str) -> dict[str, int]:
 
 
 def status_conditions(
-    kind: Kind[Any], found: Iterable[Any], now: datetime
+    kind: Kind[Any], objects: Iterable[Any], now: datetime
 ) -> Iterator[GaugeMetricFamily]:
     """Yield how every object of a kind stands, and how long those that are going have been."""
     name = f"operator_{kind.name.lower()}"
@@ -122,7 +122,7 @@ def status_conditions(
         "How long an object has been on its way out.",
         labels=axes[:2],
     )
-    for each in found:
+    for each in objects:
         whose = (each.metadata.namespace, each.metadata.name)
         for condition in each.status.conditions:
             state = (*whose, condition.type, condition.status, condition.reason)

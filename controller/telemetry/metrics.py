@@ -95,9 +95,9 @@ class Metrics:
 
     def terminated(self, claim: NodeClaim, now: datetime) -> None:
         """A NodeClaim is gone, its instance with it."""
-        found = claim.metadata.labels
+        own = claim.metadata.labels
         self._claims_terminated.labels(
-            _pool(claim), found.get(labels.CAPACITY_TYPE, ""), found.get(labels.ZONE, "")
+            _pool(claim), own.get(labels.CAPACITY_TYPE, ""), own.get(labels.ZONE, "")
         ).inc()
         _observe_since(
             self._claim_termination, _pool(claim), claim.metadata.deletion_timestamp, now

@@ -105,14 +105,14 @@ class Resolution:
                 f"spec.scalableRef: {reference.api_group}/{reference.kind} is not one of apps/"
                 + ", apps/".join(SCALABLES),
             )
-        found: Scalable | None = self.cluster.get(kind, reference.name, namespace)
-        if found is None:
+        scalable: Scalable | None = self.cluster.get(kind, reference.name, namespace)
+        if scalable is None:
             raise UnresolvedError(
                 "ScalableRefNotFound",
                 f'{reference.kind} "{namespace}/{reference.name}" does not exist',
             )
-        scale = 1 if found.spec.replicas is None else found.spec.replicas
-        return PodBlueprint(found.spec.template, scale), msgspec.structs.replace(
+        scale = 1 if scalable.spec.replicas is None else scalable.spec.replicas
+        return PodBlueprint(scalable.spec.template, scale), msgspec.structs.replace(
             status, pod_template_ref=None, pod_template_generation=None
         )
 

@@ -28,7 +28,7 @@ class Supply:
 
 async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> Supply:
     """Ask what pools can buy."""
-    found = Supply()
+    supplied = Supply()
     for pool in pools:
         name = pool.metadata.name
         node_class = cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
@@ -37,11 +37,11 @@ async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePoo
         try:
             types = await cloud.instance_types(node_class, pool)
         except CloudProviderError as error:
-            found.problems[name] = str(error)
+            supplied.problems[name] = str(error)
         else:
-            found.types[name] = types
-            found.problems[name] = unmet(pool, types)
-    return found
+            supplied.types[name] = types
+            supplied.problems[name] = unmet(pool, types)
+    return supplied
 
 
 def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:

@@ -68,7 +68,7 @@ class Evaluation:
 
     async def _instance_types(self) -> tuple[dict[str, tuple[InstanceType, ...]], bool]:
         """Return the types per pool, and whether those of every pool could be told."""
-        found: dict[str, tuple[InstanceType, ...]] = {}
+        types_by_pool: dict[str, tuple[InstanceType, ...]] = {}
         pools = self.cluster.list(NODE_POOL)
         for pool in pools:
             name = pool.spec.template.spec.node_class_ref.name
@@ -76,11 +76,13 @@ class Evaluation:
             if node_class is None:
                 continue
             try:
-                found[pool.metadata.name] = tuple(await self.cloud.instance_types(node_class, pool))
+                types_by_pool[pool.metadata.name] = tuple(
+                    await self.cloud.instance_types(node_class, pool)
+                )
             except CloudProviderError:
                 # The pool says in its own conditions what is wrong with it.
                 continue
-        return found, len(found) == len(pools)
+        return types_by_pool, len(types_by_pool) == len(pools)
 
     def _conditions(
         self, overlay: NodeOverlay, problems: list[str], contradicts: bool

@@ -84,7 +84,7 @@ class Readiness:
 
     def _class_condition(
         self,
-        found: list[Condition],
+        known: list[Condition],
         pool: NodePool,
         node_class: EC2NodeClass | None,
         now: datetime,
@@ -106,7 +106,7 @@ class Readiness:
             status, reason = ready.status, ready.reason
             message = f'EC2NodeClass "{name}" is not ready: {ready.message}'
         return conditions.with_condition(
-            found,
+            known,
             NODE_CLASS_READY,
             status,
             reason=reason,

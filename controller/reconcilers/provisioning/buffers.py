@@ -22,10 +22,10 @@ async def report_fills(
 ) -> None:
     """Write the `Provisioning` condition of each buffer, when it changed."""
     for buffer in cluster.list(CAPACITY_BUFFER):
-        found = _fact(buffer, fills.get(key_of(buffer)))
-        if found is None:
+        fact = _fact(buffer, fills.get(key_of(buffer)))
+        if fact is None:
             continue
-        status, reason, message = found
+        status, reason, message = fact
         after = conditions.with_condition(
             buffer.status.conditions,
             PROVISIONING,

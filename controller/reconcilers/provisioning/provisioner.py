@@ -139,14 +139,14 @@ class Provisioner:
             await self._read_ahead()
             return
         pools = ready_pools(self.cluster.list(NODE_POOL))
-        found = await supply(self.cloud, self.cluster, pools)
+        supplied = await supply(self.cloud, self.cluster, pools)
         for pool in pools:
-            if problem := found.problems.get(pool.metadata.name):
+            if problem := supplied.problems.get(pool.metadata.name):
                 await self.recorder.publish(
                     NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
                 )
-        sold = [p for p in pools if p.metadata.name in found.types]
-        snapshot = self.cluster.snapshot(found.types, sold, now=self.clock())
+        sold = [p for p in pools if p.metadata.name in supplied.types]
+        snapshot = self.cluster.snapshot(supplied.types, sold, now=self.clock())
         snapshot = with_placed(snapshot, placed)
         with self.metrics.scheduling():
             answer = await self.solve([*pods, *virtual], snapshot)
@@ -234,7 +234,9 @@ class Provisioner:
             if isinstance(outcome, NodeClaim):
                 await asyncio.gather(*(self._nominated(pod, outcome) for pod in of(node)))
         await self._report_unplaced(results, pods)
-        return [one.metadata.name if isinstance(one, NodeClaim) else "" for one in outcomes]
+        return [
+            outcome.metadata.name if isinstance(outcome, NodeClaim) else "" for outcome in outcomes
+        ]
 
     async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
         await self.recorder.publish(

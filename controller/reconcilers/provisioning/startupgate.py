@@ -66,14 +66,14 @@ class StartupGate:
         """Open a node that was held and all that are up with it; returns how long it must wait."""
         async with self._turn:  # two at once would open the same nodes
             coming = [
-                one
-                for one in self.cluster.list(NODE)
-                if _is_coming(one) and self.cluster.manages(one)
+                other
+                for other in self.cluster.list(NODE)
+                if _is_coming(other) and self.cluster.manages(other)
             ]
-            up = [one for one in coming if taints.is_held(one.spec.taints) and is_up(one)]
+            up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
             now = self.clock()
             self._up_since = {
-                one.metadata.name: self._up_since.get(one.metadata.name, now) for one in up
+                other.metadata.name: self._up_since.get(other.metadata.name, now) for other in up
             }
             since = self._up_since.get(node.metadata.name)
             if since is None:

@@ -33,7 +33,7 @@ class Unplaced:
 
     def __post_init__(self) -> None:
         classes = {c.metadata.name: c for c in self.node_classes}
-        found = (
+        lacks = (
             (
                 pool,
                 _what_it_lacks(pool)
@@ -41,7 +41,7 @@ class Unplaced:
             )
             for pool in self.pools
         )
-        self._lacking = [(pool, lack) for pool, lack in found if lack]
+        self._lacking = [(pool, lack) for pool, lack in lacks if lack]
 
     def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
         """Say what stands in the way, and first what does so most likely.

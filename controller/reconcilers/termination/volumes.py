@@ -12,12 +12,12 @@ from controller.state.cluster import Cluster
 def attached(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
     """Return the volumes attached to the node, except those of pods that stay with it."""
     stay = {volume for pod in but_not_of for volume in _volumes(cluster, pod)}
-    found = (
+    names = (
         a.spec.source.persistent_volume_name
         for a in cluster.list(VOLUME_ATTACHMENT)
         if a.spec.node_name == node_name
     )
-    return sorted(name for name in found if name is not None and name not in stay)
+    return sorted(name for name in names if name is not None and name not in stay)
 
 
 def _volumes(cluster: Cluster, pod: Pod) -> Iterable[str]:
