@@ -34,7 +34,7 @@ class RawPage(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-class Event(msgspec.Struct):
+class WatchEvent(msgspec.Struct):
     """One line of a watch; what the object is depends on the type."""
 
     type: str

@@ -107,7 +107,7 @@ def _read(kind: Kind[T], line: bytes, version: str) -> tuple[Change[T] | None, s
     """Return the change that a line tells of, if any, and the version reached by it."""
     if not line:
         return None, version
-    event = msgspec.json.decode(line, type=decoding.Event)
+    event = msgspec.json.decode(line, type=decoding.WatchEvent)
     if event.type == "ERROR":
         code = msgspec.json.decode(event.object, type=Status).code
         raise refusal(code, bytes(event.object))

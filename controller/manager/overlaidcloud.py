@@ -19,7 +19,7 @@ from controller.state.overlays import overlaid
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _PoolView:
     """What a pool saw last, and under what."""
 
     before: Sequence[InstanceType]
@@ -41,7 +41,7 @@ class OverlaidCloud(CloudDecorator):
     def __init__(self, cloud: RunningCloud, cluster: Cluster) -> None:
         super().__init__(cloud)
         self._cluster = cluster
-        self._seen: dict[str, _Seen] = {}
+        self._views: dict[str, _PoolView] = {}
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
@@ -66,10 +66,10 @@ class OverlaidCloud(CloudDecorator):
         overlays = [o for o in self._cluster.list(kinds.NODE_OVERLAY) if is_in_force(o)]
         if not overlays:
             return types
-        seen = self._seen.get(pool.metadata.name)
+        seen = self._views.get(pool.metadata.name)
         if seen is None or not seen.holds(types, pool, overlays):
             after = overlaid(types, overlays, pool=pool)
-            seen = self._seen[pool.metadata.name] = _Seen(types, pool, overlays, after)
+            seen = self._views[pool.metadata.name] = _PoolView(types, pool, overlays, after)
         return seen.after
 
 

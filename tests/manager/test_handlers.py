@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,7 @@ class Life:
     told: asyncio.Event = field(default_factory=asyncio.Event)
     began: asyncio.Event = field(default_factory=asyncio.Event)
     loop: asyncio.AbstractEventLoop | None = None
+    at_the_end: Callable[[], None] = lambda: None
 
     async def live(self) -> None:
         self.story.append("began")
@@ -99,6 +100,7 @@ class Life:
                 raise self.failure
             await asyncio.Event().wait()
         finally:
+            self.at_the_end()
             # What was begun in the cloud needs its time, and is waited for.
             for _ in range(100):
                 await asyncio.sleep(0)
@@ -127,6 +129,19 @@ async def test_it_starts_is_told_in_its_own_loop_and_has_ended_when_a_signal_end
     operating = asyncio.create_task(life.operate(server))
     await life.told.wait()
     os.kill(os.getpid(), number)
+    await operating
+    assert life.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
+    assert [r for r in caplog.records if r.levelno > logging.INFO] == []
+
+
+async def test_a_second_signal_while_it_stops_changes_nothing(
+    server: Access, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life()
+    operating = asyncio.create_task(life.operate(server))
+    await life.told.wait()
+    life.at_the_end = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
     await operating
     assert life.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []

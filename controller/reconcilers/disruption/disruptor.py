@@ -90,7 +90,7 @@ class Disruptor:
         await self.orchestrator.mend()
         problem = await self._problem()
         found = candidates.found(problem)
-        await self._tell_blocked(problem, found)
+        await self._report_blocked(problem, found)
         empty = [one for one in found.admitted if emptiness.should_disrupt(one)]
         command, wait = self._settled(problem, empty)
         if command is not None:
@@ -146,14 +146,14 @@ class Disruptor:
             decided(decision)
         for reason in (Reason.DRIFTED, Reason.UNDERUTILIZED):
             self.metrics.eligible(reason, decision.eligible.get(reason, 0))
-        await self._tell_staying(problem, decision)
+        await self._report_staying(problem, decision)
         if not decision.commands:
             if not decision.held_back and not problem.resting:
                 self._steady = _Steady(revision, offer, problem.now)
             return PERIOD
         if decision.commands[0].reason is Reason.UNDERUTILIZED:
             self._proposed = decision, self.clock()
-            await self._tell_nodes(decision.commands, "ConsolidationCandidate")
+            await self._report_nodes(decision.commands, "ConsolidationCandidate")
             return self.validation
         return await self._begin(decision.commands, problem)
 
@@ -163,8 +163,8 @@ class Disruptor:
             reasons = [why for name, why in found.rejected.items() if name in command.names]
             if reasons:
                 self.metrics.not_confirmed(command)
-                await self._tell_nodes([command], "ConsolidationRejected", reasons[0])
-        await self._tell_nodes(found.commands, "ConsolidationApproved")
+                await self._report_nodes([command], "ConsolidationRejected", reasons[0])
+        await self._report_nodes(found.commands, "ConsolidationApproved")
         return await self._begin(found.commands, problem) if found.commands else AT_ONCE
 
     async def _begin(self, commands: Sequence[Command], problem: DisruptionProblem) -> timedelta:
@@ -186,9 +186,9 @@ class Disruptor:
 
     # What people see.
 
-    async def _tell_blocked(self, problem: DisruptionProblem, found: Candidates) -> None:
+    async def _report_blocked(self, problem: DisruptionProblem, found: Candidates) -> None:
         for name, why in found.blocked.items():
-            await self._tell(name, "DisruptionBlocked", why)
+            await self._report(name, "DisruptionBlocked", why)
         total, consuming = consumption(problem.snapshot.nodes)
         for reason in Reason:
             for name, allowed in budgets_of(problem, reason).remaining.items():
@@ -200,23 +200,23 @@ class Disruptor:
                         f"Its budgets let no node go now for the reason {reason.value}",
                     )  # fmt: skip
 
-    async def _tell_staying(self, problem: DisruptionProblem, decision: Decision) -> None:
+    async def _report_staying(self, problem: DisruptionProblem, decision: Decision) -> None:
         """Say of each node why it stays, and not again for a while: reasons have figures."""
         now = problem.now
         self._told = {name: at for name, at in self._told.items() if now < at + TELL_AGAIN}
         for name, why in decision.blocked.items():
             if name not in self._told:
                 self._told[name] = now
-                await self._tell(name, "Unconsolidatable", why)
+                await self._report(name, "Unconsolidatable", why)
 
-    async def _tell_nodes(
+    async def _report_nodes(
         self, commands: Sequence[Command], reason: str, message: str = ""
     ) -> None:
         for command in commands:
             for name in sorted(command.names):
-                await self._tell(name, reason, message or command.why)
+                await self._report(name, reason, message or command.why)
 
-    async def _tell(self, name: str, reason: str, message: str) -> None:
+    async def _report(self, name: str, reason: str, message: str) -> None:
         node = self.cluster.get(NODE, name)
         if node is None:
             return

@@ -132,7 +132,7 @@ class Orchestrator:
             self.metrics.decided(underway.command)
             for name, pods in self._expected(underway):
                 self.writer.expect(name, pods, UNDISTURBED)
-            await self._tell_launching(underway)
+            await self._report_launching(underway)
         underway.left = marked
         self._underway.append(underway)
         await self.advance()
@@ -226,7 +226,7 @@ class Orchestrator:
         namespace, _, name = key.rpartition("/")
         return self.cluster.get(POD, name, namespace)
 
-    async def _tell_launching(self, underway: Underway) -> None:
+    async def _report_launching(self, underway: Underway) -> None:
         names = ", ".join(sorted(underway.command.names)[:3])
         message = f"Launching in place of {names}: {underway.command.reason.value}"
         for heir in underway.heirs:
@@ -266,8 +266,8 @@ class Orchestrator:
             )  # fmt: skip
         except (ConflictError, NotFoundError) as error:
             # It changed meanwhile: the next look decides anew.
-            told = {"Node": candidate.name, "error": str(error)}
-            log.info("node changed before its disruption", extra=told)
+            fields = {"Node": candidate.name, "error": str(error)}
+            log.info("node changed before its disruption", extra=fields)
             return False
         except ApiError as error:
             self._give_up(candidate, underway, str(error))
@@ -328,8 +328,8 @@ class Orchestrator:
         """Let a node stay; its marks are taken off when they are next looked for."""
         self._let_stay([candidate], underway)
         claim = candidate.claim.metadata.name
-        told = {"Node": candidate.name, "NodeClaim": claim, "error": error}
-        log.warning("cannot disrupt node", extra=told)
+        fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
+        log.warning("cannot disrupt node", extra=fields)
 
     def _let_stay(self, candidates: Sequence[Candidate], underway: Underway) -> None:
         underway.failed = True
@@ -349,8 +349,8 @@ class Orchestrator:
                 await patched(self.api, self.cluster, NODE, state.node, untainted)
             await with_conditions(self.api, self.cluster, state.claim, after)
         except ApiError as error:
-            told = {"Node": state.name, "error": str(error)}
-            log.info("cannot take the mark off a node yet", extra=told)
+            fields = {"Node": state.name, "error": str(error)}
+            log.info("cannot take the mark off a node yet", extra=fields)
 
 
 def _told(command: Command) -> dict[str, object]:

@@ -63,5 +63,5 @@ def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
     alone = [r for r in requirements if not is_met([r], types)]
     if not alone:
         return "no instance type meets all of spec.template.spec.requirements: loosen some"
-    told = ", ".join(f"{r.key} {r.operator} [{', '.join(r.values)}]" for r in alone)
-    return f"no instance type meets {told} of spec.template.spec.requirements: change it"
+    described = ", ".join(f"{r.key} {r.operator} [{', '.join(r.values)}]" for r in alone)
+    return f"no instance type meets {described} of spec.template.spec.requirements: change it"
