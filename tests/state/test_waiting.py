@@ -42,7 +42,7 @@ def made(
     )
 
 
-class Story:
+class Scenario:
     """Pods as they change, one after another."""
 
     def __init__(self) -> None:
@@ -66,56 +66,58 @@ class Story:
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def scenario() -> Scenario:
+    return Scenario()
 
 
-def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused(story: Story) -> None:
-    story.now(made("a"))
-    story.now(made("b"))
-    assert story.names() == []
+def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused(
+    scenario: Scenario,
+) -> None:
+    scenario.now(made("a"))
+    scenario.now(made("b"))
+    assert scenario.names() == []
 
-    story.now(made("a", REFUSED))
+    scenario.now(made("a", REFUSED))
 
-    assert story.names() == ["a", "b"]
+    assert scenario.names() == ["a", "b"]
 
 
-def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(story: Story) -> None:
-    story.now(made("a", REFUSED))
-    story.now(made("b"))
-    assert story.names() == ["a"]
+def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(scenario: Scenario) -> None:
+    scenario.now(made("a", REFUSED))
+    scenario.now(made("b"))
+    assert scenario.names() == ["a"]
 
-    story.now(made("c", REFUSED))
+    scenario.now(made("c", REFUSED))
 
-    assert story.names() == ["a", "b", "c"]
+    assert scenario.names() == ["a", "b", "c"]
 
 
 def test_a_scheduler_that_has_refused_pods_is_expected_to_try_the_others_soon(
-    story: Story,
+    scenario: Scenario,
 ) -> None:
-    story.now(made("b", owner="others"))
-    assert not story.waiting.has_undecided(NOW)
+    scenario.now(made("b", owner="others"))
+    assert not scenario.waiting.has_undecided(NOW)
 
-    story.now(made("a", REFUSED))
-    assert story.waiting.has_undecided(NOW)
+    scenario.now(made("a", REFUSED))
+    assert scenario.waiting.has_undecided(NOW)
 
-    story.now(made("b", node="n1", owner="others"))
-    assert not story.waiting.has_undecided(NOW)
+    scenario.now(made("b", node="n1", owner="others"))
+    assert not scenario.waiting.has_undecided(NOW)
 
 
-def test_a_pod_that_waits_with_its_twin_is_decided(story: Story) -> None:
-    story.now(made("b"))
-    story.now(made("a", REFUSED))
-    assert not story.waiting.has_undecided(NOW)
+def test_a_pod_that_waits_with_its_twin_is_decided(scenario: Scenario) -> None:
+    scenario.now(made("b"))
+    scenario.now(made("a", REFUSED))
+    assert not scenario.waiting.has_undecided(NOW)
 
 
 def test_nobody_waits_for_the_verdict_on_a_pod_that_no_scheduler_has_tried_for_long(
-    story: Story,
+    scenario: Scenario,
 ) -> None:
-    story.now(made("b", owner="others"))
-    story.now(made("a", REFUSED))
+    scenario.now(made("b", owner="others"))
+    scenario.now(made("a", REFUSED))
 
-    assert not story.waiting.has_undecided(NOW + timedelta(minutes=1))
+    assert not scenario.waiting.has_undecided(NOW + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(
@@ -129,51 +131,51 @@ def test_nobody_waits_for_the_verdict_on_a_pod_that_no_scheduler_has_tried_for_l
     ],
 )
 def test_a_pod_does_not_wait_for_the_sake_of_a_refused_one_when_it_is(
-    story: Story, pod: Pod
+    scenario: Scenario, pod: Pod
 ) -> None:
-    story.now(pod)
-    story.now(made("a", REFUSED))
-    assert story.names() == ["a"]
+    scenario.now(pod)
+    scenario.now(made("a", REFUSED))
+    assert scenario.names() == ["a"]
 
 
 def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_found_a_place(
-    story: Story,
+    scenario: Scenario,
 ) -> None:
-    story.now(made("b"))
-    story.now(made("a", REFUSED))
+    scenario.now(made("b"))
+    scenario.now(made("a", REFUSED))
 
-    story.now(made("a", node="n1"))
+    scenario.now(made("a", node="n1"))
 
-    assert story.names() == []
-
-
-def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_gone(story: Story) -> None:
-    story.now(made("b"))
-    story.now(made("a", REFUSED))
-
-    story.gone(made("a", REFUSED))
-
-    assert story.names() == []
+    assert scenario.names() == []
 
 
-def test_a_refused_pod_without_an_owner_stands_for_nobody_else(story: Story) -> None:
-    story.now(made("b", owner=""))
-    story.now(made("a", REFUSED, owner=""))
-    assert story.names() == ["a"]
+def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_gone(scenario: Scenario) -> None:
+    scenario.now(made("b"))
+    scenario.now(made("a", REFUSED))
+
+    scenario.gone(made("a", REFUSED))
+
+    assert scenario.names() == []
 
 
-def test_a_pod_that_takes_the_name_of_another_is_seen_from_then_on(story: Story) -> None:
-    story.now(made("b", uid="first"))
-    story.now(made("a", REFUSED))
-
-    story.now(made("b", uid="second"))
-
-    assert story.names() == ["a"]
+def test_a_refused_pod_without_an_owner_stands_for_nobody_else(scenario: Scenario) -> None:
+    scenario.now(made("b", owner=""))
+    scenario.now(made("a", REFUSED, owner=""))
+    assert scenario.names() == ["a"]
 
 
-def test_the_refusal_of_a_pod_that_waits_already_is_no_news(story: Story) -> None:
-    assert not story.now(made("a"))
-    assert not story.now(made("b"))
-    assert story.now(made("a", REFUSED))
-    assert not story.now(made("b", REFUSED))
-    assert story.now(made("c", REFUSED))
+def test_a_pod_that_takes_the_name_of_another_is_seen_from_then_on(scenario: Scenario) -> None:
+    scenario.now(made("b", uid="first"))
+    scenario.now(made("a", REFUSED))
+
+    scenario.now(made("b", uid="second"))
+
+    assert scenario.names() == ["a"]
+
+
+def test_the_refusal_of_a_pod_that_waits_already_is_no_news(scenario: Scenario) -> None:
+    assert not scenario.now(made("a"))
+    assert not scenario.now(made("b"))
+    assert scenario.now(made("a", REFUSED))
+    assert not scenario.now(made("b", REFUSED))
+    assert scenario.now(made("c", REFUSED))

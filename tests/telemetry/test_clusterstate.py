@@ -37,7 +37,7 @@ OFFERING = TYPE.offerings[0]
 TABLE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-class Scene:
+class Observer:
     """A mirror, a market and a registry that reads both."""
 
     def __init__(self, *, detailed: bool = False) -> None:
@@ -125,26 +125,30 @@ def pool(**status: Any) -> NodePool:
 
 
 def test_the_mirror_says_whether_anything_is_missing() -> None:
-    scene = Scene()
-    assert scene.value("karpenter_cluster_state_synced") == 0
+    observer = Observer()
+    assert observer.value("karpenter_cluster_state_synced") == 0
 
-    for kind in scene.cluster.mirrored:
-        scene.cluster.apply(kind, Change("SYNCED"))
-    scene.see(kinds.NODE, node())
+    for kind in observer.cluster.mirrored:
+        observer.cluster.apply(kind, Change("SYNCED"))
+    observer.see(kinds.NODE, node())
 
-    assert scene.value("karpenter_cluster_state_synced") == 1
-    assert scene.value("karpenter_cluster_state_node_count") == 1
+    assert observer.value("karpenter_cluster_state_synced") == 1
+    assert observer.value("karpenter_cluster_state_node_count") == 1
 
 
 def test_a_pool_shows_what_it_uses_what_it_may_use_and_what_it_costs() -> None:
-    scene = Scene()
-    scene.market.offered("default", (TYPE,))
-    scene.see(kinds.NODE_POOL, pool(resources={"cpu": "2500m"}))
-    scene.see(kinds.NODE_CLAIM, claim("a", "n"), claim("b", "m"))
+    observer = Observer()
+    observer.market.offered("default", (TYPE,))
+    observer.see(kinds.NODE_POOL, pool(resources={"cpu": "2500m"}))
+    observer.see(kinds.NODE_CLAIM, claim("a", "n"), claim("b", "m"))
 
-    assert scene.value("karpenter_nodepools_usage", nodepool="default", resource_type="cpu") == 2.5
-    assert scene.value("karpenter_nodepools_limit", nodepool="default", resource_type="cpu") == 10
-    cost = scene.value("karpenter_nodepools_cost_total", nodepool="default")
+    assert (
+        observer.value("karpenter_nodepools_usage", nodepool="default", resource_type="cpu") == 2.5
+    )
+    assert (
+        observer.value("karpenter_nodepools_limit", nodepool="default", resource_type="cpu") == 10
+    )
+    cost = observer.value("karpenter_nodepools_cost_total", nodepool="default")
     assert cost == pytest.approx(2 * OFFERING.price)
 
 
@@ -160,16 +164,16 @@ def test_a_price_follows_what_the_cloud_said_last() -> None:
 
 
 def test_utilization_is_what_pods_ask_for_of_what_nodes_have() -> None:
-    scene = Scene()
-    scene.see(kinds.NODE, node("a"), node("b"))
-    scene.see(kinds.POD, pod("p", on="a"), pod("over", on="b", phase="Succeeded"))
+    observer = Observer()
+    observer.see(kinds.NODE, node("a"), node("b"))
+    observer.see(kinds.POD, pod("p", on="a"), pod("over", on="b", phase="Succeeded"))
 
-    used = scene.value("karpenter_cluster_utilization_percent", resource_type="cpu")
+    used = observer.value("karpenter_cluster_utilization_percent", resource_type="cpu")
     assert used == pytest.approx(100 * 0.7 / 7)
 
 
 def test_conditions_of_pools_and_classes_are_always_there() -> None:
-    scene = Scene()
+    observer = Observer()
     since = NOW - timedelta(seconds=7)
     lost = Condition(
         type="NodeClassReady",
@@ -177,18 +181,18 @@ def test_conditions_of_pools_and_classes_are_always_there() -> None:
         reason="NodeClassNotFound",
         last_transition_time=since,
     )
-    scene.see(kinds.NODE_POOL, pool(conditions=[lost]))
-    scene.see(kinds.EC2_NODE_CLASS, make_class())
+    observer.see(kinds.NODE_POOL, pool(conditions=[lost]))
+    observer.see(kinds.EC2_NODE_CLASS, make_class())
     name = "operator_nodepool_status_condition"
     axes = {"name": "default", "type": "NodeClassReady", "status": "False"}
 
-    assert scene.value(f"{name}_count", **axes, reason="NodeClassNotFound") == 1
-    assert scene.value(f"{name}_current_status_seconds", **axes) == 7
-    assert scene.value("operator_ec2nodeclass_status_condition_count", name="default") == 1
+    assert observer.value(f"{name}_count", **axes, reason="NodeClassNotFound") == 1
+    assert observer.value(f"{name}_current_status_seconds", **axes) == 7
+    assert observer.value("operator_ec2nodeclass_status_condition_count", name="default") == 1
 
 
 def test_the_number_of_series_does_not_depend_on_the_size_of_the_cluster() -> None:
-    few, many = Scene(), Scene()
+    few, many = Observer(), Observer()
     few.fill(1)
     many.fill(500)
 
@@ -196,14 +200,14 @@ def test_the_number_of_series_does_not_depend_on_the_size_of_the_cluster() -> No
 
 
 def test_details_have_a_series_for_every_node() -> None:
-    scene = Scene(detailed=True)
-    scene.see(kinds.NODE, node())
-    scene.see(kinds.NODE_CLAIM, claim("c", "n"))
-    scene.see(kinds.POD, pod("web", on="n"), pod("logs", on="n", owner="DaemonSet"))
+    observer = Observer(detailed=True)
+    observer.see(kinds.NODE, node())
+    observer.see(kinds.NODE_CLAIM, claim("c", "n"))
+    observer.see(kinds.POD, pod("web", on="n"), pod("logs", on="n", owner="DaemonSet"))
     axes = {"node_name": "n", "nodepool": "default", "managed": "true"}
 
     def amount(name: str, resource_type: str = "cpu") -> float | None:
-        return scene.value(f"karpenter_nodes_{name}", **axes, resource_type=resource_type)
+        return observer.value(f"karpenter_nodes_{name}", **axes, resource_type=resource_type)
 
     assert amount("allocatable") == 3.5
     assert amount("system_overhead", "memory") == 2**30
@@ -211,36 +215,36 @@ def test_details_have_a_series_for_every_node() -> None:
     assert amount("total_pod_limits") == 4
     assert amount("total_daemon_requests") == 0.7
     assert amount("total_daemon_limits") == 2
-    assert scene.value("karpenter_nodes_current_lifetime_seconds", **axes, zone="z") == 3600
-    assert scene.value("operator_nodeclaim_termination_current_time_seconds") is None
+    assert observer.value("karpenter_nodes_current_lifetime_seconds", **axes, zone="z") == 3600
+    assert observer.value("operator_nodeclaim_termination_current_time_seconds") is None
 
 
 def test_details_have_a_series_for_every_pod() -> None:
-    scene = Scene(detailed=True)
-    scene.see(kinds.NODE, node())
-    scene.see(kinds.POD, pod("web", on="n"), pod("waiting", phase="Pending"))
+    observer = Observer(detailed=True)
+    observer.see(kinds.NODE, node())
+    observer.see(kinds.POD, pod("web", on="n"), pod("waiting", phase="Pending"))
 
     placed = {"node": "n", "zone": "z", "nodepool": "default", "managed": "true"}
     owner = "/apis/apps/v1/namespaces/default/replicasets/web"
     state = "karpenter_pods_state"
-    assert scene.value(state, name="web", owner=owner, scheduled="true", **placed) == 1
-    assert scene.value(state, name="waiting", scheduled="false", ready="false", node="") == 1
-    assert scene.value("karpenter_pods_unbound_time_seconds", name="waiting") == 3600
-    assert scene.value("karpenter_pods_unstarted_time_seconds", name="waiting") == 3600
-    assert scene.value("karpenter_pods_unstarted_time_seconds", name="web") is None
+    assert observer.value(state, name="web", owner=owner, scheduled="true", **placed) == 1
+    assert observer.value(state, name="waiting", scheduled="false", ready="false", node="") == 1
+    assert observer.value("karpenter_pods_unbound_time_seconds", name="waiting") == 3600
+    assert observer.value("karpenter_pods_unstarted_time_seconds", name="waiting") == 3600
+    assert observer.value("karpenter_pods_unstarted_time_seconds", name="web") is None
 
 
 def test_details_have_a_series_for_every_offering() -> None:
-    scene = Scene(detailed=True)
+    observer = Observer(detailed=True)
     closed = dataclasses.replace(OFFERING, available=False)
-    scene.market.offered("default", [dataclasses.replace(TYPE, offerings=(closed,))])
+    observer.market.offered("default", [dataclasses.replace(TYPE, offerings=(closed,))])
     name, axes = "karpenter_cloudprovider_instance_type", {"instance_type": TYPE.name}
     place = {"zone": OFFERING.zone, "capacity_type": OFFERING.capacity_type}
 
-    assert scene.value(f"{name}_offering_available", **axes, **place) == 0
-    assert scene.value(f"{name}_offering_price_estimate", **axes, **place) == OFFERING.price
-    assert scene.value(f"{name}_cpu_cores", **axes) == TYPE.capacity["cpu"] / 1000
-    assert scene.value(f"{name}_memory_bytes", **axes) == TYPE.capacity["memory"] / 1000
+    assert observer.value(f"{name}_offering_available", **axes, **place) == 0
+    assert observer.value(f"{name}_offering_price_estimate", **axes, **place) == OFFERING.price
+    assert observer.value(f"{name}_cpu_cores", **axes) == TYPE.capacity["cpu"] / 1000
+    assert observer.value(f"{name}_memory_bytes", **axes) == TYPE.capacity["memory"] / 1000
 
 
 def names(registries: Iterable[CollectorRegistry]) -> set[str]:
@@ -254,8 +258,8 @@ def names(registries: Iterable[CollectorRegistry]) -> set[str]:
 
 def test_the_table_of_metrics_says_what_is_served() -> None:
     table = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (\w+) \|", TABLE.read_text(), re.MULTILINE))
-    always = names([Metrics().registry, Scene().registry])
-    detailed = names([Metrics(detailed=True).registry, Scene(detailed=True).registry])
+    always = names([Metrics().registry, Observer().registry])
+    detailed = names([Metrics(detailed=True).registry, Observer(detailed=True).registry])
 
     assert {name for name, served in table.items() if served == "always"} == always
     assert {name for name, served in table.items() if served == "detailed"} == detailed - always
