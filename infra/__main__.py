@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pulumi
 
 from controller.apis import labels
 from infra import customresources, image, names, nodepools, providers
 from infra.access import NodeAccess, NodeAccessArgs
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 from infra.config import StackConfig, read
 from infra.customresources import CustomResources, CustomResourcesArgs
 from infra.deployment import Controller, ControllerArgs
@@ -22,130 +24,36 @@ from infra.ownership import refuse_missing_cluster, refuse_taken
 from infra.teardown import Drain, DrainArgs, Installation, NothingLeft
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Site:
+    """The cluster as it was found, and how things are made on it."""
+
+    location: ClusterLocation
+    installation: str
+    cluster: providers.Cluster
+    discovery: DiscoveryTagsArgs
+    on_aws: pulumi.ResourceOptions
+    in_cluster: pulumi.ResourceOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Groundwork:
+    """What the controller stands on; `every` of it is there before the controller is."""
+
+    node_role: NodeRole
+    queue: InterruptionQueue
+    controller_role: ControllerRole
+    every: Sequence[pulumi.Resource]
+
+
 def platform(config: StackConfig) -> None:
     """Everything a cluster needs, and the controller; the NodePools as well, if there are any."""
     pools = _manifests(config)
-    way = _way(config)
-    installation = _installation(config)
-    refuse_missing_cluster(way)
-    first = Installation("installation", way, installation)
-    on_aws = providers.aws_provider(config, installation=installation, after=[first])
-    cluster = providers.find_cluster(config, on_aws)
-    refuse_taken(config, way=way, place=cluster.place, installation=installation)
-    discovery = _discovery(config, cluster, installation)
-    refuse_clashes(discovery, on_aws)
-    if config.identity == "irsa":
-        refuse_unusable_provider(
-            config.oidc_provider,
-            place=cluster.place,
-            issuer=cluster.issuer,
-            stack=_stack(),
-            iam=way.client("iam"),
-        )
-    in_cluster = providers.kubernetes_provider(config, cluster, after=[first])
-    aws_options = pulumi.ResourceOptions(providers=[on_aws])
-    cluster_options = pulumi.ResourceOptions(providers=[in_cluster])
-
-    node_role = NodeRole(
-        "node",
-        NodeRoleArgs(
-            place=cluster.place,
-            way=way,
-            name=config.node_role,
-            spot_role=config.spot_role,
-            permissions_boundary=config.permissions_boundary,
-        ),
-        aws_options,
-    )
-    access = NodeAccess(
-        "node-access",
-        NodeAccessArgs(kind=config.node_access, way=way, node_role_arn=node_role.role.arn),
-        aws_options,
-    )
-    queue = InterruptionQueue(
-        "interruption",
-        InterruptionQueueArgs(place=cluster.place, queue_name=config.queue),
-        aws_options,
-    )
-    controller_role = ControllerRole(
-        "controller",
-        ControllerRoleArgs(
-            place=cluster.place,
-            way=way,
-            stack=_stack(),
-            installation=installation,
-            name=config.controller_role,
-            identity=config.identity,
-            namespace=config.namespace,
-            service_account=config.name,
-            node_role_arn=node_role.role.arn,
-            queue_arn=queue.queue.arn,
-            issuer=cluster.issuer,
-            pod_identity_agent=config.pod_identity_agent,
-            oidc_provider=config.oidc_provider,
-            permissions_boundary=config.permissions_boundary,
-            zonal_shift=config.options.enable_zonal_shift,
-        ),
-        aws_options,
-    )
-    tags = DiscoveryTags("discovery", discovery, aws_options)
-    kinds = CustomResources(
-        "crds", CustomResourcesArgs(files=customresources.rendered()), cluster_options
-    )
-    made = [node_role, access, queue, controller_role, tags, kinds]
-    nothing_left = NothingLeft(
-        "nothing-left", way, installation, pulumi.ResourceOptions(depends_on=made)
-    )
-    controller = Controller(
-        "karpenter",
-        ControllerArgs(
-            namespace=config.namespace,
-            name=config.name,
-            image=config.image or _built(config, way, aws_options),
-            replicas=config.replicas,
-            cpu=config.cpu,
-            memory=config.memory,
-            region=config.region,
-            options=dataclasses.replace(config.options, installation=installation),
-            identity=config.identity,
-            role_arn=controller_role.role.arn,
-            after=[*made, nothing_left],
-        ),
-        cluster_options,
-    )
-    drain = DrainArgs(
-        way=way,
-        installation=installation,
-        namespace=config.namespace,
-        deployment=config.name,
-        timeout_seconds=config.drain_timeout.total_seconds(),
-        delete_foreign_node_pools=config.delete_foreign_node_pools,
-    )
-    # An `up` that fails below leaves this one, so that a destroy drains all the same.
-    before_controller_goes = Drain(
-        "drain-before-controller", drain, pulumi.ResourceOptions(depends_on=[controller])
-    )
-    node_pools = NodePools(
-        "node-pools",
-        NodePoolsArgs(
-            manifests=pools,
-            variables={"CLUSTER_NAME": cluster.name, "NODE_ROLE": node_role.role.name},
-            stack=_stack(),
-            delete_timeout=config.drain_timeout,
-            after=[before_controller_goes],
-        ),
-        cluster_options,
-    )
-    Drain("drain", drain, pulumi.ResourceOptions(depends_on=[before_controller_goes, node_pools]))
-    pulumi.export("clusterName", cluster.name)
-    pulumi.export("region", config.region)
-    pulumi.export("nodeRole", node_role.role.name)
-    pulumi.export("nodeRoleArn", node_role.role.arn)
-    pulumi.export("instanceProfile", node_role.profile.name)
-    pulumi.export("controllerRoleArn", controller_role.role.arn)
-    pulumi.export("interruptionQueue", queue.queue.name)
-    pulumi.export("namespace", config.namespace)
-    pulumi.export("deployment", config.name)
+    site = _site(config)
+    groundwork = _groundwork(config, site)
+    controller = _controller(config, site, groundwork)
+    _node_pools(config, site, groundwork, pools, controller)
+    _export(config, site, groundwork)
 
 
 def pools_alone(config: StackConfig, platform_stack: str) -> None:
@@ -154,9 +62,9 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     reference = pulumi.StackReference(
         platform_stack if "/" in platform_stack else _stack(platform_stack)
     )
-    way, installation = _way(config), _installation(config)
-    refuse_missing_cluster(way)
-    first = Installation("installation", way, installation)
+    location, installation = _location(config), _installation(config)
+    refuse_missing_cluster(location)
+    first = Installation("installation", location, installation)
     on_aws = providers.aws_provider(config, installation=installation, after=[first])
     cluster = providers.find_cluster(config, on_aws)
     in_cluster = providers.kubernetes_provider(config, cluster, after=[first])
@@ -174,6 +82,170 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
         pulumi.ResourceOptions(providers=[in_cluster]),
     )
     pulumi.export("nodePools", [w["metadata"]["name"] for w in pools if w["kind"] == "NodePool"])
+
+
+def _site(config: StackConfig) -> _Site:
+    """Find the cluster, and refuse what cannot be made before anything is."""
+    location = _location(config)
+    installation = _installation(config)
+    refuse_missing_cluster(location)
+    first = Installation("installation", location, installation)
+    on_aws = providers.aws_provider(config, installation=installation, after=[first])
+    cluster = providers.find_cluster(config, on_aws)
+    refuse_taken(config, location=location, place=cluster.place, installation=installation)
+    discovery = _discovery(config, cluster, installation)
+    refuse_clashes(discovery, on_aws)
+    if config.identity == "irsa":
+        refuse_unusable_provider(
+            config.oidc_provider,
+            place=cluster.place,
+            issuer=cluster.issuer,
+            stack=_stack(),
+            iam=location.client("iam"),
+        )
+    in_cluster = providers.kubernetes_provider(config, cluster, after=[first])
+    return _Site(
+        location=location,
+        installation=installation,
+        cluster=cluster,
+        discovery=discovery,
+        on_aws=pulumi.ResourceOptions(providers=[on_aws]),
+        in_cluster=pulumi.ResourceOptions(providers=[in_cluster]),
+    )
+
+
+def _groundwork(config: StackConfig, site: _Site) -> _Groundwork:
+    """Roles, access, queue, tags and kinds."""
+    node_role = NodeRole(
+        "node",
+        NodeRoleArgs(
+            place=site.cluster.place,
+            location=site.location,
+            name=config.node_role,
+            spot_role=config.spot_role,
+            permissions_boundary=config.permissions_boundary,
+        ),
+        site.on_aws,
+    )
+    access = NodeAccess(
+        "node-access",
+        NodeAccessArgs(
+            kind=config.node_access, location=site.location, node_role_arn=node_role.role.arn
+        ),
+        site.on_aws,
+    )
+    queue = InterruptionQueue(
+        "interruption",
+        InterruptionQueueArgs(place=site.cluster.place, queue_name=config.queue),
+        site.on_aws,
+    )
+    controller_role = ControllerRole(
+        "controller",
+        ControllerRoleArgs(
+            place=site.cluster.place,
+            location=site.location,
+            stack=_stack(),
+            installation=site.installation,
+            name=config.controller_role,
+            identity=config.identity,
+            namespace=config.namespace,
+            service_account=config.name,
+            node_role_arn=node_role.role.arn,
+            queue_arn=queue.queue.arn,
+            issuer=site.cluster.issuer,
+            pod_identity_agent=config.pod_identity_agent,
+            oidc_provider=config.oidc_provider,
+            permissions_boundary=config.permissions_boundary,
+            zonal_shift=config.options.enable_zonal_shift,
+        ),
+        site.on_aws,
+    )
+    tags = DiscoveryTags("discovery", site.discovery, site.on_aws)
+    kinds = CustomResources(
+        "crds", CustomResourcesArgs(files=customresources.rendered()), site.in_cluster
+    )
+    return _Groundwork(
+        node_role=node_role,
+        queue=queue,
+        controller_role=controller_role,
+        every=[node_role, access, queue, controller_role, tags, kinds],
+    )
+
+
+def _controller(config: StackConfig, site: _Site, groundwork: _Groundwork) -> Controller:
+    """Run the controller; what proves, after its end, that it left nothing is made before it."""
+    nothing_left = NothingLeft(
+        "nothing-left",
+        site.location,
+        site.installation,
+        pulumi.ResourceOptions(depends_on=groundwork.every),
+    )
+    return Controller(
+        "karpenter",
+        ControllerArgs(
+            namespace=config.namespace,
+            name=config.name,
+            image=config.image or _built(config, site.location, site.on_aws),
+            replicas=config.replicas,
+            cpu=config.cpu,
+            memory=config.memory,
+            region=config.region,
+            options=dataclasses.replace(config.options, installation=site.installation),
+            identity=config.identity,
+            role_arn=groundwork.controller_role.role.arn,
+            after=[*groundwork.every, nothing_left],
+        ),
+        site.in_cluster,
+    )
+
+
+def _node_pools(
+    config: StackConfig,
+    site: _Site,
+    groundwork: _Groundwork,
+    pools: Sequence[nodepools.Wire],
+    controller: Controller,
+) -> None:
+    """Make the NodePools, between two drains: the one goes before them, the other after."""
+    drain = DrainArgs(
+        location=site.location,
+        installation=site.installation,
+        namespace=config.namespace,
+        deployment=config.name,
+        timeout_seconds=config.drain_timeout.total_seconds(),
+        delete_foreign_node_pools=config.delete_foreign_node_pools,
+    )
+    # An `up` that fails below leaves this one, so that a destroy drains all the same.
+    before_controller_goes = Drain(
+        "drain-before-controller", drain, pulumi.ResourceOptions(depends_on=[controller])
+    )
+    node_pools = NodePools(
+        "node-pools",
+        NodePoolsArgs(
+            manifests=pools,
+            variables={
+                "CLUSTER_NAME": site.cluster.name,
+                "NODE_ROLE": groundwork.node_role.role.name,
+            },
+            stack=_stack(),
+            delete_timeout=config.drain_timeout,
+            after=[before_controller_goes],
+        ),
+        site.in_cluster,
+    )
+    Drain("drain", drain, pulumi.ResourceOptions(depends_on=[before_controller_goes, node_pools]))
+
+
+def _export(config: StackConfig, site: _Site, groundwork: _Groundwork) -> None:
+    pulumi.export("clusterName", site.cluster.name)
+    pulumi.export("region", config.region)
+    pulumi.export("nodeRole", groundwork.node_role.role.name)
+    pulumi.export("nodeRoleArn", groundwork.node_role.role.arn)
+    pulumi.export("instanceProfile", groundwork.node_role.profile.name)
+    pulumi.export("controllerRoleArn", groundwork.controller_role.role.arn)
+    pulumi.export("interruptionQueue", groundwork.queue.queue.name)
+    pulumi.export("namespace", config.namespace)
+    pulumi.export("deployment", config.name)
 
 
 def _manifests(config: StackConfig) -> list[nodepools.Wire]:
@@ -198,16 +270,20 @@ def _discovery(
     )
 
 
-def _built(config: StackConfig, way: Way, options: pulumi.ResourceOptions) -> pulumi.Output[str]:
+def _built(
+    config: StackConfig, location: ClusterLocation, options: pulumi.ResourceOptions
+) -> pulumi.Output[str]:
     args = image.ControllerImageArgs(
-        way=way, repository=names.repository(config.cluster_name), sources=image.sources_digest()
+        location=location,
+        repository=names.repository(config.cluster_name),
+        sources=image.sources_digest(),
     )
     return image.ControllerImage("image", args, options).reference
 
 
-def _way(config: StackConfig) -> Way:
+def _location(config: StackConfig) -> ClusterLocation:
     path = config.kubeconfig_path
-    return Way(
+    return ClusterLocation(
         config.cluster_name,
         config.region,
         config.aws_endpoint or "",

@@ -14,13 +14,13 @@ from pulumi.dynamic import CreateResult, Resource, UpdateResult
 from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
+    ClusterLocation,
     ClusterUnreachableError,
-    Way,
     Wire,
     require_given_up,
 )
 from infra.config import NodeAccess as Kind
-from infra.remembering import Remembering
+from infra.statefulprovider import StatefulProvider
 
 AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
 MAPPED_GROUPS = ("system:bootstrappers", "system:nodes")
@@ -31,7 +31,7 @@ class NodeAccessArgs:
     """Which role, and which way in: an access entry of a type, or the aws-auth ConfigMap."""
 
     kind: Kind
-    way: Way
+    location: ClusterLocation
     node_role_arn: pulumi.Input[str]
 
 
@@ -46,13 +46,13 @@ class NodeAccess(pulumi.ComponentResource):
         if args.kind in ("EC2_LINUX", "EC2_WINDOWS"):
             aws.eks.AccessEntry(
                 name,
-                cluster_name=args.way.cluster_name,
+                cluster_name=args.location.cluster_name,
                 principal_arn=args.node_role_arn,
                 type=args.kind,
                 opts=mine,
             )
         elif args.kind == "aws-auth":
-            RoleMapping(name, args.way, args.node_role_arn, opts=mine)
+            RoleMapping(name, args.location, args.node_role_arn, opts=mine)
         self.register_outputs({})
 
 
@@ -80,7 +80,7 @@ def _dumped(entries: list[Any]) -> str:
     return yaml.safe_dump(entries, sort_keys=False)
 
 
-class _RoleMappingProvider(Remembering):
+class _RoleMappingProvider(StatefulProvider):
     """Puts one entry into a list that other tools write to as well, and takes it out again."""
 
     identity = ("cluster_name", "role_arn")
@@ -94,12 +94,12 @@ class _RoleMappingProvider(Remembering):
         return super().update(_id, olds, news)
 
     def end(self, props: dict[str, Any]) -> None:
-        way = Way.of(props)
+        location = ClusterLocation.of(props)
         try:
-            cluster = ClusterApi.find(way)
+            cluster = ClusterApi.find(location)
             found = cluster.get(AWS_AUTH)
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(way, exc)
+            require_given_up(location, exc)
             return  # The list went with the cluster.
         if found:
             mapped = _map_roles(found)
@@ -112,15 +112,17 @@ class RoleMapping(Resource):
     def __init__(
         self,
         name: str,
-        way: Way,
+        location: ClusterLocation,
         role_arn: pulumi.Input[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__(_RoleMappingProvider(), name, {**asdict(way), "role_arn": role_arn}, opts)
+        super().__init__(
+            _RoleMappingProvider(), name, {**asdict(location), "role_arn": role_arn}, opts
+        )
 
 
 def _map(props: Mapping[str, Any]) -> None:
-    cluster = ClusterApi.find(Way.of(props))
+    cluster = ClusterApi.find(ClusterLocation.of(props))
     found = cluster.get(AWS_AUTH)
     if found:
         _write(cluster, found, with_mapping(_map_roles(found), props["role_arn"]))

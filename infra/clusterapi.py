@@ -18,7 +18,6 @@ import os
 import ssl
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -31,6 +30,7 @@ import boto3
 import yaml
 from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 PAGE_SIZE = 500
 REQUEST_SECONDS = 30
@@ -67,7 +67,7 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ClusterLocation:
     """How to find the cluster; plain text, so that it can stand in a stack's state."""
 
     cluster_name: str
@@ -76,7 +76,7 @@ class Way:
     kubeconfig: str = ""
 
     @classmethod
-    def of(cls, props: Mapping[str, Any]) -> Way:
+    def of(cls, props: Mapping[str, Any]) -> ClusterLocation:
         """Find it again in what a resource remembers."""
         return cls(**{name: str(props.get(name) or "") for name in cls.__slots__})
 
@@ -115,10 +115,21 @@ class ClusterApi:
         self._opener = urllib.request.build_opener(tls)
         self._patience_seconds = patience_seconds
         self._say = say
+        self._persistently = Retrying(
+            retry=retry_if_exception_type(ClusterUnreachableError),
+            stop=stop_after_delay(patience_seconds),
+            wait=wait_fixed(RETRY_SECONDS),
+            before_sleep=self._announce,
+            reraise=True,
+        )
 
     @classmethod
     def find(
-        cls, way: Way, *, patience_seconds: float = 0.0, say: Callable[[str], None] = print
+        cls,
+        location: ClusterLocation,
+        *,
+        patience_seconds: float = 0.0,
+        say: Callable[[str], None] = print,
     ) -> ClusterApi:
         """Find the API server.
 
@@ -127,7 +138,7 @@ class ClusterApi:
             ClusterUnreachableError: the kubeconfig cannot be read.
 
         """
-        return cls(_server(way), patience_seconds=patience_seconds, say=say)
+        return cls(_server(location), patience_seconds=patience_seconds, say=say)
 
     def list(self, path: str, **query: str) -> list[Wire]:
         """Read a whole collection; nothing where the kind does not exist."""
@@ -180,18 +191,13 @@ class ClusterApi:
             ClusterUnreachableError: there was no answer as long as patience lasted.
 
         """
-        deadline = time.monotonic() + self._patience_seconds
-        waited = False
-        while True:
-            try:
-                return self._send(method, path, body, content_type)
-            except ClusterUnreachableError as exc:
-                if time.monotonic() >= deadline:
-                    raise
-                if not waited:
-                    self._say(f"{exc}; waiting up to {self._patience_seconds:.0f} s for it")
-                    waited = True
-                time.sleep(RETRY_SECONDS)
+        return self._persistently(self._send, method, path, body, content_type)
+
+    def _announce(self, attempt: RetryCallState) -> None:
+        """Say once that there is no answer, and how long one is waited for."""
+        if attempt.attempt_number == 1 and attempt.outcome is not None:
+            problem = attempt.outcome.exception()
+            self._say(f"{problem}; waiting up to {self._patience_seconds:.0f} s for it")
 
     def _send(self, method: str, path: str, body: Wire | None, content_type: str) -> Wire:
         headers = {"Content-Type": content_type, "Accept": "application/json"}
@@ -213,7 +219,7 @@ class ClusterApi:
 
 
 def require_given_up(
-    way: Way,
+    location: ClusterLocation,
     problem: ClusterGoneError | ClusterUnreachableError,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
@@ -234,23 +240,23 @@ def require_given_up(
                 f"{problem}. Nothing has been removed. If these are the account and the region "
                 f"that it was in, end what is left of the stack without it: {end}"
             )
-    elif not (forgets and environment.get(ABANDON) == way.cluster_name):
+    elif not (forgets and environment.get(ABANDON) == location.cluster_name):
         raise NotGivenUpError(
-            f"EKS has the cluster {way.cluster_name}, but {problem}. Nothing has been removed. "
-            "Mend the way to it (network, kubeconfig, credentials) and run `pulumi destroy` again; "
-            "or give the cluster up, which terminates its instances without draining them and "
-            f"leaves in the cluster what the stack has put there: "
-            f"{ABANDON}={way.cluster_name} {end}"
+            f"EKS has the cluster {location.cluster_name}, but {problem}. Nothing has been "
+            "removed. Mend the way to it (network, kubeconfig, credentials) and run `pulumi "
+            "destroy` again; or give the cluster up, which terminates its instances without "
+            f"draining them and leaves in the cluster what the stack has put there: "
+            f"{ABANDON}={location.cluster_name} {end}"
         )
 
 
-def _server(way: Way) -> Server:
-    cluster = described(way)
-    if way.kubeconfig:
-        return _server_of(Path(way.kubeconfig))
+def _server(location: ClusterLocation) -> Server:
+    cluster = described(location)
+    if location.kubeconfig:
+        return _server_of(Path(location.kubeconfig))
     authority = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
     context = _trusting(authority)
-    return Server(cluster["endpoint"].rstrip("/"), context, lambda: _eks_token(way))
+    return Server(cluster["endpoint"].rstrip("/"), context, lambda: _eks_token(location))
 
 
 def _server_of(kubeconfig: Path) -> Server:
@@ -267,7 +273,7 @@ def _server_of(kubeconfig: Path) -> Server:
         raise ClusterUnreachableError(f"the kubeconfig {kubeconfig} cannot be used: {exc}") from exc
 
 
-def described(way: Way) -> Mapping[str, Any]:
+def described(location: ClusterLocation) -> Mapping[str, Any]:
     """Ask EKS for the cluster: the one who knows whether it is gone.
 
     Raises:
@@ -275,24 +281,26 @@ def described(way: Way) -> Mapping[str, Any]:
 
     """
     try:
-        found: Mapping[str, Any] = way.client("eks").describe_cluster(name=way.cluster_name)
+        found: Mapping[str, Any] = location.client("eks").describe_cluster(
+            name=location.cluster_name
+        )
     except ClientError as exc:
         if exc.response["Error"]["Code"] == "ResourceNotFoundException":
             raise ClusterGoneError(
-                f"EKS has no cluster {way.cluster_name} in {way.region}"
+                f"EKS has no cluster {location.cluster_name} in {location.region}"
             ) from exc
         raise
     cluster: Mapping[str, Any] = found["cluster"]
     return cluster
 
 
-def _eks_token(way: Way) -> str:
+def _eks_token(location: ClusterLocation) -> str:
     """Sign a token as `aws eks get-token` does: a presigned question who we are."""
-    session = boto3.Session(region_name=way.region)
+    session = boto3.Session(region_name=location.region)
     client = session.client("sts")
     signer = RequestSigner(
         client.meta.service_model.service_id,
-        way.region,
+        location.region,
         "sts",
         "v4",
         session.get_credentials(),
@@ -304,10 +312,10 @@ def _eks_token(way: Way) -> str:
             "method": "GET",
             "url": f"{host}/?Action=GetCallerIdentity&Version=2011-06-15",
             "body": {},
-            "headers": {"x-k8s-aws-id": way.cluster_name},
+            "headers": {"x-k8s-aws-id": location.cluster_name},
             "context": {},
         },
-        region_name=way.region,
+        region_name=location.region,
         expires_in=TOKEN_SECONDS,
         operation_name="",
     )

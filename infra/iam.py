@@ -12,11 +12,11 @@ from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult, Resource
 
 from infra import names, policies
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 from infra.config import Identity, Presence
 from infra.identity import NoAssociation, NoAssociationArgs, provider_arn
 from infra.policies import Document, Place
-from infra.remembering import Remembering
+from infra.statefulprovider import StatefulProvider
 from infra.teardown import STACK_ANNOTATION
 
 SPOT_SERVICE = "spot.amazonaws.com"
@@ -28,7 +28,7 @@ class NodeRoleArgs:
     """Names of the role and of the instance profile made of it."""
 
     place: Place
-    way: Way
+    location: ClusterLocation
     name: str
     spot_role: Presence = "existing"
     permissions_boundary: str | None = None
@@ -63,18 +63,20 @@ class NodeRole(pulumi.ComponentResource):
         if args.spot_role == "create":
             SpotRole(
                 f"{name}-spot",
-                args.way,
+                args.location,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[self.role]),
             )
         self.register_outputs({"role": self.role.name, "instanceProfile": self.profile.name})
 
 
-class _SpotRoleProvider(Remembering):
+class _SpotRoleProvider(StatefulProvider):
     """Makes the role when it is created; it is the account's, and stays with it."""
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         try:
-            Way.of(props).client("iam").create_service_linked_role(AWSServiceName=SPOT_SERVICE)
+            ClusterLocation.of(props).client("iam").create_service_linked_role(
+                AWSServiceName=SPOT_SERVICE
+            )
         except ClientError as exc:
             # It has been there all along, or since somebody first used spot.
             if exc.response["Error"]["Code"] != "InvalidInput":
@@ -85,8 +87,10 @@ class _SpotRoleProvider(Remembering):
 class SpotRole(Resource):
     """EC2's service-linked role for spot; everybody in the account needs it who uses spot."""
 
-    def __init__(self, name: str, way: Way, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(_SpotRoleProvider(), name, asdict(way), opts)
+    def __init__(
+        self, name: str, location: ClusterLocation, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__(_SpotRoleProvider(), name, asdict(location), opts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +98,7 @@ class ControllerRoleArgs:
     """Who the controller is, and how it becomes the role."""
 
     place: Place
-    way: Way
+    location: ClusterLocation
     stack: str
     """organization/project/stack; on what only the stack that made it may remove."""
 
@@ -197,7 +201,7 @@ class ControllerRole(pulumi.ComponentResource):
         NoAssociation(
             f"{name}-no-association",
             NoAssociationArgs(
-                way=args.way,
+                location=args.location,
                 namespace=args.namespace,
                 service_account=args.service_account,
                 stack=args.stack,

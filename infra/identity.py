@@ -14,10 +14,10 @@ import pulumi
 from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult, Resource
 
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError, Presence
 from infra.policies import Place
-from infra.remembering import Remembering
+from infra.statefulprovider import StatefulProvider
 from infra.teardown import STACK_ANNOTATION
 
 
@@ -105,7 +105,7 @@ def _tags_of_provider(iam: Any, arn: str) -> dict[str, str] | None:
 class NoAssociationArgs:
     """Whose association must not be there, and the stack that may have made it."""
 
-    way: Way
+    location: ClusterLocation
     namespace: str
     service_account: str
     stack: str
@@ -126,7 +126,7 @@ class NoAssociation(Resource):
             _NoAssociationProvider(),
             name,
             {
-                **asdict(args.way),
+                **asdict(args.location),
                 "namespace": args.namespace,
                 "service_account": args.service_account,
                 "stack": args.stack,
@@ -135,16 +135,16 @@ class NoAssociation(Resource):
         )
 
 
-class _NoAssociationProvider(Remembering):
+class _NoAssociationProvider(StatefulProvider):
     """Takes the association away when it is created; its own end gives nothing back."""
 
     identity = ("cluster_name", "namespace", "service_account")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        way = Way.of(props)
+        location = ClusterLocation.of(props)
         remove_association(
-            way.client("eks"),
-            cluster=way.cluster_name,
+            location.client("eks"),
+            cluster=location.cluster_name,
             namespace=props["namespace"],
             service_account=props["service_account"],
             stack=props["stack"],

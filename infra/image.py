@@ -14,7 +14,7 @@ import pulumi
 import pulumi_aws as aws
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SOURCES = ("Dockerfile", "pyproject.toml", "controller")
@@ -31,7 +31,7 @@ class BuildFailedError(Exception):
 class ControllerImageArgs:
     """Where the image goes."""
 
-    way: Way
+    location: ClusterLocation
     repository: str
     sources: str
     """Digest of what the image is made of."""
@@ -54,8 +54,8 @@ class ControllerImage(pulumi.ComponentResource):
         pushed = _PushedImage(
             name,
             {
-                "region": args.way.region,
-                "aws_endpoint": args.way.aws_endpoint,
+                "region": args.location.region,
+                "aws_endpoint": args.location.aws_endpoint,
                 "repository": repository.repository_url,
                 "sources": args.sources,
                 "reference": None,
@@ -108,8 +108,8 @@ class _PushedImage(Resource):
 
 
 def _log_in(props: Mapping[str, Any]) -> None:
-    way = Way("", props["region"], props.get("aws_endpoint") or "")
-    answer = way.client("ecr").get_authorization_token()["authorizationData"][0]
+    location = ClusterLocation("", props["region"], props.get("aws_endpoint") or "")
+    answer = location.client("ecr").get_authorization_token()["authorizationData"][0]
     user, _, password = base64.b64decode(answer["authorizationToken"]).decode().partition(":")
     registry = str(props["repository"]).partition("/")[0]
     _docker("login", "--username", user, "--password-stdin", registry, given=password)

@@ -8,7 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from controller.apis import labels
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 
 Found = dict[str, list[str]]
 """Kind → identities; only kinds of which there are any."""
@@ -34,14 +34,14 @@ class Leftovers:
     Karpenter's tags alone tell nobody apart: Karpenter itself and EKS Auto Mode set them too.
     """
 
-    def __init__(self, way: Way, installation: str) -> None:
-        self._ec2 = way.client("ec2")
-        self._iam = way.client("iam")
-        self._profiles_path = f"/karpenter/{way.region}/{way.cluster_name}/"
+    def __init__(self, location: ClusterLocation, installation: str) -> None:
+        self._ec2 = location.client("ec2")
+        self._iam = location.client("iam")
+        self._profiles_path = f"/karpenter/{location.region}/{location.cluster_name}/"
         self._installation = installation
         self._filters = [
             {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
-            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [way.cluster_name]},
+            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [location.cluster_name]},
         ]
 
     def instances(self) -> list[str]:
@@ -146,6 +146,6 @@ def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
             raise
 
 
-def told(found: Found) -> str:
+def describe(found: Found) -> str:
     """Say what was found, in one line."""
     return "; ".join(f"{len(ids)} {kind}: {', '.join(ids)}" for kind, ids in found.items())

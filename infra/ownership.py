@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from controller.apis import labels
 from infra import names
-from infra.clusterapi import ClusterGoneError, Way, described
+from infra.clusterapi import ClusterGoneError, ClusterLocation, described
 from infra.config import ConfigError, StackConfig
 from infra.iam import POD_IDENTITY_AGENT, controller_policies
 from infra.interruption import EVENTS
@@ -51,7 +51,7 @@ class Name:
     """Tags of what bears the name; None, or one of `ABSENT_CODES`, where nothing does."""
 
 
-def refuse_missing_cluster(way: Way) -> None:
+def refuse_missing_cluster(location: ClusterLocation) -> None:
     """Look whether there is such a cluster, before anything else happens.
 
     Raises:
@@ -59,24 +59,27 @@ def refuse_missing_cluster(way: Way) -> None:
 
     """
     try:
-        described(way)
+        described(location)
     except ClusterGoneError as exc:
         raise ConfigError(
             [
-                f"joiner:clusterName={way.cluster_name!r}: No cluster found of this name in "
-                f"{way.region}, in the account of the credentials at hand"
+                f"joiner:clusterName={location.cluster_name!r}: No cluster found of this name in "
+                f"{location.region}, in the account of the credentials at hand"
             ]
         ) from exc
     except (BotoCoreError, ClientError) as exc:
         raise ConfigError(
             [
-                f"joiner:clusterName={way.cluster_name!r}: AWS does not tell of it: {exc}; name "
-                "credentials by which it does (aws sts get-caller-identity shows whose they are)"
+                f"joiner:clusterName={location.cluster_name!r}: AWS does not tell of it: {exc}; "
+                "name credentials by which it does (aws sts get-caller-identity shows whose "
+                "they are)"
             ]
         ) from exc
 
 
-def refuse_taken(config: StackConfig, *, way: Way, place: Place, installation: str) -> None:
+def refuse_taken(
+    config: StackConfig, *, location: ClusterLocation, place: Place, installation: str
+) -> None:
     """Look up every name that the program gives in AWS.
 
     Raises:
@@ -86,9 +89,9 @@ def refuse_taken(config: StackConfig, *, way: Way, place: Place, installation: s
     """
     problems = [
         f"there is {name.kind} {name.name} already, and this stack did not make it: it is tagged "
-        f"{_told(tags)}. Set {name.setting}; or, if it is to be this stack's, which then changes "
-        f"and in the end deletes it, tag it {labels.TAG_INSTALLATION}={installation}"
-        for name in _names(config, way, place)
+        f"{_describe(tags)}. Set {name.setting}; or, if it is to be this stack's, which then "
+        f"changes and in the end deletes it, tag it {labels.TAG_INSTALLATION}={installation}"
+        for name in _names(config, location, place)
         if (tags := _looked_up(name)) is not None
         and tags.get(labels.TAG_INSTALLATION) != installation
     ]
@@ -105,23 +108,26 @@ def _looked_up(name: Name) -> Tags | None:
         raise
 
 
-def _told(tags: Tags) -> str:
+def _describe(tags: Tags) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "with nothing"
 
 
-def _names(config: StackConfig, way: Way, place: Place) -> Iterator[Name]:
-    yield from _queue_and_rules(config, way)
-    yield from _in_iam(config, way, place)
-    yield from _in_eks(config, way, place)
+def _names(config: StackConfig, location: ClusterLocation, place: Place) -> Iterator[Name]:
+    yield from _queue_and_rules(config, location)
+    yield from _in_iam(config, location, place)
+    yield from _in_eks(config, location, place)
     if config.image is None:
         repository = names.repository(config.cluster_name)
         yield Name(
-            "a repository", repository, "joiner:image", partial(_of_repository, way, repository)
+            "a repository",
+            repository,
+            "joiner:image",
+            partial(_of_repository, location, repository),
         )
 
 
-def _queue_and_rules(config: StackConfig, way: Way) -> Iterator[Name]:
-    sqs, events = way.client("sqs"), way.client("events")
+def _queue_and_rules(config: StackConfig, location: ClusterLocation) -> Iterator[Name]:
+    sqs, events = location.client("sqs"), location.client("events")
 
     def of_queue() -> Tags:
         url = sqs.get_queue_url(QueueName=config.queue)["QueueUrl"]
@@ -143,8 +149,8 @@ def _queue_and_rules(config: StackConfig, way: Way) -> Iterator[Name]:
         )
 
 
-def _in_iam(config: StackConfig, way: Way, place: Place) -> Iterator[Name]:
-    iam = way.client("iam")
+def _in_iam(config: StackConfig, location: ClusterLocation, place: Place) -> Iterator[Name]:
+    iam = location.client("iam")
 
     def of_role(role: str) -> Tags:
         return _pairs(iam.get_role(RoleName=role)["Role"].get("Tags", []))
@@ -183,8 +189,8 @@ def _in_iam(config: StackConfig, way: Way, place: Place) -> Iterator[Name]:
         )
 
 
-def _in_eks(config: StackConfig, way: Way, place: Place) -> Iterator[Name]:
-    eks = way.client("eks")
+def _in_eks(config: StackConfig, location: ClusterLocation, place: Place) -> Iterator[Name]:
+    eks = location.client("eks")
     cluster = {"clusterName": config.cluster_name}
     node_role = f"arn:{place.partition}:iam::{place.account}:role/{config.node_role}"
 
@@ -222,10 +228,10 @@ def _in_eks(config: StackConfig, way: Way, place: Place) -> Iterator[Name]:
             )
 
 
-def _of_repository(way: Way, repository: str) -> Tags:
-    ecr = way.client("ecr")
-    (found,) = ecr.describe_repositories(repositoryNames=[repository])["repositories"]
-    return _pairs(ecr.list_tags_for_resource(resourceArn=found["repositoryArn"])["tags"])
+def _of_repository(location: ClusterLocation, repository: str) -> Tags:
+    ecr = location.client("ecr")
+    (described,) = ecr.describe_repositories(repositoryNames=[repository])["repositories"]
+    return _pairs(ecr.list_tags_for_resource(resourceArn=described["repositoryArn"])["tags"])
 
 
 def _pairs(tags: list[dict[str, Any]]) -> Tags:

@@ -27,13 +27,13 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, K
 from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
+    ClusterLocation,
     ClusterUnreachableError,
-    Way,
     Wire,
     require_given_up,
 )
-from infra.leftovers import Found, Leftovers, told
-from infra.remembering import Remembering
+from infra.leftovers import Found, Leftovers, describe
+from infra.statefulprovider import StatefulProvider
 
 STACK_ANNOTATION = "joiner.dev/stack"
 """On every NodePool that a stack owns: organization/project/stack."""
@@ -68,7 +68,7 @@ class StillThereError(Exception):
     """AWS did not remove what it was asked to in time."""
 
     def __init__(self, found: Found, seconds: float) -> None:
-        super().__init__(f"still there after {seconds:.0f} s: {told(found)}")
+        super().__init__(f"still there after {seconds:.0f} s: {describe(found)}")
 
 
 class Cluster(Protocol):
@@ -242,7 +242,7 @@ def prove_nothing_is_left(
     deadline = clock.monotonic() + PROOF_SECONDS
     last_line = ""
     while found := cloud.found():
-        line = f"left behind, removing by tag: {told(found)}"
+        line = f"left behind, removing by tag: {describe(found)}"
         if line != last_line:
             say(line)
             last_line = line
@@ -254,7 +254,12 @@ def prove_nothing_is_left(
 
 
 def drain(
-    way: Way, *, installation: str, deployment: str, timeout_seconds: float, delete_foreign: bool
+    location: ClusterLocation,
+    *,
+    installation: str,
+    deployment: str,
+    timeout_seconds: float,
+    delete_foreign: bool,
 ) -> None:
     """Drain the cluster; without it, terminate its instances by tag where that was asked for.
 
@@ -263,18 +268,18 @@ def drain(
         NotGivenUpError: there is no way to the cluster, and nobody has given it up.
 
     """
-    cloud = Leftovers(way, installation)
+    cloud = Leftovers(location, installation)
     patience = min(timeout_seconds, PATIENCE_SECONDS)
     try:
         Draining(
-            cluster=ClusterApi.find(way, patience_seconds=patience, say=say),
+            cluster=ClusterApi.find(location, patience_seconds=patience, say=say),
             cloud=cloud,
             deployment=deployment,
             timeout_seconds=timeout_seconds,
             delete_foreign=delete_foreign,
         ).run()
     except (ClusterGoneError, ClusterUnreachableError) as exc:
-        require_given_up(way, exc)
+        require_given_up(location, exc)
         instances = cloud.instances()
         say(f"{exc}: terminating {len(instances)} instances by their tags")
         cloud.terminate(instances)
@@ -282,12 +287,12 @@ def drain(
     cloud.remove_profiles()
 
 
-class _DrainProvider(Remembering):
+class _DrainProvider(StatefulProvider):
     """Drains when it is deleted."""
 
     def end(self, props: dict[str, Any]) -> None:
         drain(
-            Way.of(props),
+            ClusterLocation.of(props),
             installation=props["installation"],
             deployment=props["deployment"],
             timeout_seconds=float(props["timeout_seconds"]),
@@ -295,18 +300,18 @@ class _DrainProvider(Remembering):
         )
 
 
-class _NothingLeftProvider(Remembering):
+class _NothingLeftProvider(StatefulProvider):
     """Proves that nothing is left when it is deleted."""
 
     def end(self, props: dict[str, Any]) -> None:
-        prove_nothing_is_left(Leftovers(Way.of(props), props["installation"]))
+        prove_nothing_is_left(Leftovers(ClusterLocation.of(props), props["installation"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainArgs:
     """Where to drain, how long, and what may go."""
 
-    way: Way
+    location: ClusterLocation
     installation: str
     namespace: str
     deployment: str
@@ -325,7 +330,7 @@ class Drain(Resource):
             _DrainProvider(),
             name,
             {
-                **asdict(args.way),
+                **asdict(args.location),
                 "installation": args.installation,
                 "deployment": path,
                 "timeout_seconds": args.timeout_seconds,
@@ -341,20 +346,20 @@ class NothingLeft(Resource):
     def __init__(
         self,
         name: str,
-        way: Way,
+        location: ClusterLocation,
         installation: str,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        props = {**asdict(way), "installation": installation}
+        props = {**asdict(location), "installation": installation}
         super().__init__(_NothingLeftProvider(), name, props, opts)
 
 
 class Installation(Resource):
     """Comes first: says what the stack is of, and refuses to let it become another's."""
 
-    def __init__(self, name: str, way: Way, installation: str) -> None:
-        props = {**asdict(way), "installation": installation}
-        super().__init__(Remembering(), name, props, None)
+    def __init__(self, name: str, location: ClusterLocation, installation: str) -> None:
+        props = {**asdict(location), "installation": installation}
+        super().__init__(StatefulProvider(), name, props, None)
 
 
 def _collection(kind: Kind[Any]) -> str:

@@ -29,7 +29,7 @@ from cryptography.x509.oid import NameOID
 
 from controller.kube import access
 from controller.manager import handlers
-from infra.clusterapi import ClusterApi, ClusterUnreachableError, Way
+from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from testbed.cloud.tokens import ClusterReviewer, TokenRefusedError
 from testbed.kube.kubeconfig import Kubeconfig
 
@@ -201,7 +201,7 @@ def eks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             described = {"name": name, "status": "ACTIVE", "endpoint": cluster["server"]}
             return {"cluster": {**described, "certificateAuthority": authority}}
 
-    monkeypatch.setattr(Way, "client", lambda _way, _service: Eks())
+    monkeypatch.setattr(ClusterLocation, "client", lambda _location, _service: Eks())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
 
@@ -219,11 +219,13 @@ def _kopf(kubeconfig: Path) -> None:
 
 
 def _bundle_by_kubeconfig(kubeconfig: Path) -> None:
-    ClusterApi.find(Way("joiner", "us-west-2", kubeconfig=str(kubeconfig))).get("/version")
+    ClusterApi.find(ClusterLocation("joiner", "us-west-2", kubeconfig=str(kubeconfig))).get(
+        "/version"
+    )
 
 
 def _bundle_by_eks(_kubeconfig: Path) -> None:
-    ClusterApi.find(Way("joiner", "us-west-2")).get("/version")
+    ClusterApi.find(ClusterLocation("joiner", "us-west-2")).get("/version")
 
 
 def _testbed(kubeconfig: Path) -> None:

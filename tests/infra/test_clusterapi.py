@@ -22,10 +22,10 @@ from infra.clusterapi import (
     ApiError,
     ClusterApi,
     ClusterGoneError,
+    ClusterLocation,
     ClusterUnreachableError,
     NotGivenUpError,
     Server,
-    Way,
     require_given_up,
 )
 
@@ -150,12 +150,12 @@ def kubeconfig(folder: Path, server: str, user: dict[str, Any]) -> Path:
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_that_is_gone_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
     with pytest.raises(ClusterGoneError, match="no cluster other in us-west-2"):
-        ClusterApi.find(Way("other", REGION))
+        ClusterApi.find(ClusterLocation("other", REGION))
     with pytest.raises(ClusterUnreachableError, match="none cannot be used"):
-        ClusterApi.find(Way("joiner", REGION, kubeconfig=str(tmp_path / "none")))
+        ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(tmp_path / "none")))
     (tmp_path / "none").write_text("contexts: [")
     with pytest.raises(ClusterUnreachableError, match="none cannot be used"):
-        ClusterApi.find(Way("joiner", REGION, kubeconfig=str(tmp_path / "none")))
+        ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(tmp_path / "none")))
 
 
 GONE, SILENT = ClusterGoneError("no such cluster"), ClusterUnreachableError("it does not answer")
@@ -172,7 +172,7 @@ FORGETS = {"PULUMI_K8S_DELETE_UNREACHABLE": "true"}
 def test_a_cluster_that_was_given_up_is_not_needed(
     problem: ClusterGoneError | ClusterUnreachableError, environment: dict[str, str]
 ) -> None:
-    require_given_up(Way("joiner", REGION), problem, environment)
+    require_given_up(ClusterLocation("joiner", REGION), problem, environment)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_nothing_ends_without_a_cluster_that_nobody_gave_up(
     next_step: str,
 ) -> None:
     with pytest.raises(NotGivenUpError, match=next_step):
-        require_given_up(Way("joiner", REGION), problem, environment)
+        require_given_up(ClusterLocation("joiner", REGION), problem, environment)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -211,7 +211,7 @@ def test_without_credentials_a_cluster_is_unreachable_and_not_gone(
     path = kubeconfig(tmp_path, site.url, user)
 
     with pytest.raises(ClusterUnreachableError):
-        ClusterApi.find(Way("joiner", REGION, kubeconfig=str(path))).get("/version")
+        ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path))).get("/version")
 
     assert site.asked == []
 
@@ -236,7 +236,7 @@ def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_
     }
     path = kubeconfig(tmp_path, site.url, user)
 
-    ClusterApi.find(Way("joiner", REGION, kubeconfig=str(path))).get("/version")
+    ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path))).get("/version")
 
     assert site.asked[0][2] == "Bearer plugin"
 
@@ -245,7 +245,7 @@ def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_
 def test_a_token_file_is_read_anew_each_time(site: Site, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     path = kubeconfig(tmp_path, site.url, {"tokenFile": "token"})
-    api = ClusterApi.find(Way("joiner", REGION, kubeconfig=str(path)))
+    api = ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path)))
 
     api.get("/version")
     (tmp_path / "token").write_text("second\n")
@@ -261,7 +261,7 @@ def test_a_token_file_is_read_anew_each_time(site: Site, tmp_path: Path) -> None
 def test_without_a_kubeconfig_a_token_is_signed_as_the_aws_cli_does() -> None:
     from infra.clusterapi import _eks_token
 
-    token = _eks_token(Way("joiner", REGION))
+    token = _eks_token(ClusterLocation("joiner", REGION))
 
     prefix, _, encoded = token.partition(".")
     url = urlparse(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())

@@ -16,7 +16,7 @@ import boto3
 import pytest
 import yaml
 
-from infra.clusterapi import ClusterApi, Way
+from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
@@ -182,11 +182,13 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
 def api_of(testbed: Testbed) -> ClusterApi:
     """Find the API server as the program does."""
     assert testbed.cloud is not None
-    way = Way("joiner", "us-west-2", testbed.cloud.url, str(testbed.cluster.kubeconfig))
+    location = ClusterLocation(
+        "joiner", "us-west-2", testbed.cloud.url, str(testbed.cluster.kubeconfig)
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in testbed.environment().items():
             patch.setenv(name, value)
-        return ClusterApi.find(way)
+        return ClusterApi.find(location)
 
 
 @pytest.fixture
@@ -403,19 +405,19 @@ def test_the_accounts_spot_role_stays_when_the_stack_goes(stage: Stage) -> None:
 
 
 def test_without_a_kubeconfig_nothing_ends(stage: Stage, tmp_path: Path) -> None:
-    way = tmp_path / "kubeconfig"
-    way.write_text(stage.testbed.cluster.kubeconfig.read_text())
-    stage.up(kubeconfig=str(way))
+    location = tmp_path / "kubeconfig"
+    location.write_text(stage.testbed.cluster.kubeconfig.read_text())
+    stage.up(kubeconfig=str(location))
     instance = stage.launch("claim-1")
     before = stage.resources
-    way.rename(tmp_path / "elsewhere")
+    location.rename(tmp_path / "elsewhere")
 
     with pytest.raises(EngineError, match="EKS has the cluster joiner, but the kubeconfig"):
         stage.destroy()
 
     assert stage.lives(instance)
     assert stage.resources == before
-    (tmp_path / "elsewhere").rename(way)
+    (tmp_path / "elsewhere").rename(location)
     stage.cluster.delete(DEPLOYMENT)
     stage.destroy()
     assert stage.cloud.leftovers() == {}

@@ -8,7 +8,7 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 from infra.leftovers import Leftovers
 
 REGION = "us-west-2"
@@ -50,7 +50,7 @@ def test_only_instances_of_this_cluster_and_of_this_installation_are_found() -> 
     launched("other")
     launched("joiner", by="")  # as Karpenter's, or EKS Auto Mode's
     launched("joiner", by="organization/joiner/another")
-    here = Leftovers(Way("joiner", REGION), STACK)
+    here = Leftovers(ClusterLocation("joiner", REGION), STACK)
 
     assert here.instances() == [ours]
 
@@ -79,7 +79,7 @@ def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
         profile(f"{cluster}_1", f"/karpenter/{REGION}/{cluster}/uid/")
     profile("by-hand", "/")
     profile("joiner_2", f"/karpenter/{REGION}/joiner/uid/", by="")
-    ours, others = (Leftovers(Way(name, REGION), STACK) for name in ("joiner", "other"))
+    ours, others = (Leftovers(ClusterLocation(name, REGION), STACK) for name in ("joiner", "other"))
 
     found = ours.found()
     assert {kind: len(identities) for kind, identities in found.items()} == {
@@ -104,7 +104,7 @@ def test_volumes_are_left_to_the_instances_that_use_them() -> None:
     ours = launched("joiner")
     volume = ec2.describe_volumes()["Volumes"][0]["VolumeId"]
     ec2.create_tags(Resources=[volume], Tags=tags("joiner"))
-    here = Leftovers(Way("joiner", REGION), STACK)
+    here = Leftovers(ClusterLocation("joiner", REGION), STACK)
 
     here.remove({"instances": [ours], "volumes": [volume]})
 

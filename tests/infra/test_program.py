@@ -21,7 +21,7 @@ from pulumi.runtime import mocks as pulumi_mocks
 from controller.apis import kinds
 from controller.options import Options
 from infra import deployment
-from infra.clusterapi import Way
+from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError
 
 ACCOUNT = "123456789012"
@@ -126,9 +126,9 @@ class Entries:
     tags: dict[str, dict[str, str]] = field(default_factory=dict)
     """Of the access entry by principal, of the association by service account."""
 
-    def client(self, way: Way, service: str) -> Any:
+    def client(self, location: ClusterLocation, service: str) -> Any:
         """Return a client of moto's, whatever the endpoint."""
-        made = connection(service, way.region)
+        made = connection(service, location.region)
         if service == "eks":
             made.describe_access_entry = self.entry
             made.list_pod_identity_associations = self.associations
@@ -169,7 +169,9 @@ class Entries:
 def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
     """Have the cluster in AWS, and nothing else that the program asks for."""
     found = Entries()
-    monkeypatch.setattr(Way, "client", lambda way, service: found.client(way, service))
+    monkeypatch.setattr(
+        ClusterLocation, "client", lambda location, service: found.client(location, service)
+    )
     return found
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from infra.remembering import ChangedPlaceError, Remembering
+from infra.statefulprovider import ChangedPlaceError, StatefulProvider
 
 HERE = {"cluster_name": "joiner", "region": "us-west-2", "installation": "organization/joiner/dev"}
 
 
-class Recording(Remembering):
+class Recording(StatefulProvider):
     """Keeps what it was asked to end."""
 
     identity = ("cluster_name", "role_arn")
@@ -34,13 +34,13 @@ class Recording(Remembering):
 )
 def test_a_stack_does_not_move(changed: dict[str, str], setting: str) -> None:
     with pytest.raises(ChangedPlaceError, match=setting):
-        Remembering().diff("id", HERE, HERE | changed)
+        StatefulProvider().diff("id", HERE, HERE | changed)
 
 
 def test_what_an_older_version_did_not_remember_is_no_move() -> None:
     before = {key: value for key, value in HERE.items() if key != "installation"}
 
-    answer = Remembering().diff("id", before, HERE)
+    answer = StatefulProvider().diff("id", before, HERE)
 
     assert (answer.changes, answer.replaces) == (True, [])
 

@@ -1,0 +1,79 @@
+"""States that earlier versions wrote can be destroyed by this one.
+
+A state says by which class of which module its resource is deleted. Recorded here is what it said
+from the first version on; a name that disappears leaves a stack that cannot be destroyed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from pulumi.dynamic import ResourceProvider
+from pulumi.dynamic.dynamic import serialize_provider
+
+from infra import access, iam, identity, image, teardown
+from infra.statefulprovider import StatefulProvider
+from testbed.environment import CHECKOUT
+from testbed.plugins.engine import PulumiEngine
+from testbed.plugins.home import Plugins
+
+RECORDED: dict[str, type[ResourceProvider]] = {
+    "gASVKAAAAAAAAACMDmluZnJhLnRlYXJkb3dulIwOX0RyYWluUHJvdmlkZXKUk5QpgZQu": (
+        teardown._DrainProvider
+    ),
+    "gASVLgAAAAAAAACMDmluZnJhLnRlYXJkb3dulIwUX05vdGhpbmdMZWZ0UHJvdmlkZXKUk5QpgZQu": (
+        teardown._NothingLeftProvider
+    ),
+    "gASVKAAAAAAAAACMEWluZnJhLnJlbWVtYmVyaW5nlIwLUmVtZW1iZXJpbmeUk5QpgZQu": StatefulProvider,
+    "gASVMAAAAAAAAACMDmluZnJhLmlkZW50aXR5lIwWX05vQXNzb2NpYXRpb25Qcm92aWRlcpSTlCmBlC4=": (
+        identity._NoAssociationProvider
+    ),
+    "gASVLAAAAAAAAACMDGluZnJhLmFjY2Vzc5SMFF9Sb2xlTWFwcGluZ1Byb3ZpZGVylJOUKYGULg==": (
+        access._RoleMappingProvider
+    ),
+    "gASVKwAAAAAAAACMC2luZnJhLmltYWdllIwUX1B1c2hlZEltYWdlUHJvdmlkZXKUk5QpgZQu": (
+        image._PushedImageProvider
+    ),
+    "gASVJgAAAAAAAACMCWluZnJhLmlhbZSMEV9TcG90Um9sZVByb3ZpZGVylJOUKYGULg==": iam._SpotRoleProvider,
+}
+"""What a state holds of a provider → the class that answers for it today."""
+
+
+@pytest.mark.parametrize(("written", "provider"), RECORDED.items(), ids=lambda p: str(p)[-20:])
+def test_what_an_earlier_version_wrote_is_understood(
+    written: str, provider: type[ResourceProvider]
+) -> None:
+    assert type(pickle.loads(base64.b64decode(written))) is provider
+
+
+def test_the_engine_destroys_what_an_earlier_version_made(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text(json.dumps({"name": "joiner", "runtime": "python"}))
+    (project / "__main__.py").write_text(
+        "from infra.clusterapi import ClusterLocation\n"
+        "from infra.teardown import Installation\n"
+        "Installation('installation', ClusterLocation('joiner', 'us-west-2'), 'dev')\n"
+    )
+    engine = PulumiEngine(
+        directory=tmp_path / "engine",
+        project=project,
+        environment={"PYTHONPATH": str(CHECKOUT)},
+        plugins=Plugins.STAND_IN,
+    )
+    engine.up("dev")
+    today = serialize_provider(StatefulProvider())
+    (earlier,) = (written for written, by in RECORDED.items() if by is StatefulProvider)
+    states = [path for path in engine.directory.rglob("dev.json") if today in path.read_text()]
+    assert states
+    for state in states:
+        state.write_text(state.read_text().replace(today, earlier))
+
+    engine.destroy("dev")
+
+    engine.remove_stack("dev")
+    assert not engine.stack_exists("dev")
