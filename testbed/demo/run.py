@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 import time
@@ -26,6 +27,13 @@ from testbed.processes import owned
 from testbed.progress import Terminal
 from testbed.region.testbed import Testbed
 
+SETTINGS = {
+    "FEATURE_GATES": "SpotToSpotConsolidation=true",
+    "DISRUPTION_EVICTION_PRICE": "0.001",
+    "DISRUPTION_COOL_DOWN": "1s",
+}
+"""Pods here start in a moment, so that moving them costs little, and nobody waits for long."""
+
 
 def configuration(testbed: Testbed) -> Mapping[str, str]:
     """Return the stack's settings by which the Pulumi program finds the testbed."""
@@ -37,6 +45,7 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
         "kubeconfig": str(testbed.cluster.kubeconfig),
         "image": "testbed/checkout:local",
         "nodePools": str(CHECKOUT / "testbed" / "nodepools"),
+        "settings": json.dumps(SETTINGS),
     }
 
 

@@ -1,7 +1,7 @@
 """The main job from end to end, as the demo shows it and the system test asserts it.
 
-Region up, `pulumi up`, 200 pods, a spot interruption, scale to nothing, a pod with a
-volume, a node deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
+Region up, `pulumi up`, 200 pods, 80 of them left, a spot interruption, scale to nothing, a pod
+with a volume, a node deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
 what it claims; a claim that does not hold ends the scenario with what was seen.
 """
 
@@ -33,10 +33,14 @@ SIZES = (
 
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.25
+NEAR_BOUND = 0.1
+"""How far above the bound the cost may stay when load has fallen, as a share of the bound."""
+
 INTERRUPTION_SECONDS = 20.0
 """From the spot notice to the end of the instance; in life two minutes."""
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+NODE_POOL = "/apis/karpenter.sh/v1/nodepools/default"
 STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 
@@ -135,6 +139,7 @@ class Scenario:
         await self.bootstrap()
         await self.change_nothing()
         await self.scale_up()
+        await self.shrink()
         await self.interrupt()
         await self.scale_to_nothing()
         await self.keep_a_volume()
@@ -177,6 +182,29 @@ class Scenario:
             outcome(
                 f"{observation.bound} bound in {self.summary.seconds_to_bound:.1f} s on "
                 f"{len(observation.instances)} nodes at {observation.cost:.3f} $/h"
+            )
+
+    async def shrink(self, pods: int = 80) -> None:
+        """Most pods go: half-empty nodes go too, or become cheaper ones, until the cost fits."""
+        async with self._step(f"{pods} pods are left on half-empty nodes") as outcome:
+            before = await self.observer.observe()
+            await self._scale(pods)
+            await self._see("the others are gone", lambda s: len(s.pods) == pods)
+            await self.kube.patch(NODE_POOL, _consolidating("WhenEmptyOrUnderutilized"))
+            # The pods are fewer in the same proportions, and so is what must be bought for them.
+            bound = self.summary.lower_bound * pods / self.summary.pods_bound
+            observation = await self._see(
+                f"every pod runs for {(1 + NEAR_BOUND) * bound:.3f} $/h at most",
+                lambda s: (
+                    s.running == len(s.pods) == pods
+                    and _settled(s)
+                    and s.cost <= (1 + NEAR_BOUND) * bound
+                ),
+            )
+            await self.kube.patch(NODE_POOL, _consolidating("WhenEmpty"))
+            outcome(
+                f"{len(before.nodes)} nodes at {before.cost:.3f} $/h became "
+                f"{len(observation.nodes)} at {observation.cost:.3f}; nothing is below {bound:.3f}"
             )
 
     async def interrupt(self) -> None:
@@ -415,6 +443,11 @@ def _inflate(name: str, cpu: str, memory: str, replicas: int) -> Object:
             },
         },
     }
+
+
+def _consolidating(policy: str) -> Object:
+    """Return the change of a NodePool that lets these nodes go."""
+    return {"spec": {"disruption": {"consolidationPolicy": policy}}}
 
 
 def _keeping(claim: Object, deployment: Object) -> Object:
