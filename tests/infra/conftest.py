@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
+from infra.clusterapi import ClusterLocation
+from tests.infra.knownaws import Entries
+
 
 @pytest.fixture(autouse=True)
 def aws_cli(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -31,3 +34,13 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, "false")
     with mock_aws():
         yield
+
+
+@pytest.fixture
+def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
+    """Have the cluster in AWS, and nothing else that the program asks for."""
+    found = Entries()
+    monkeypatch.setattr(
+        ClusterLocation, "client", lambda location, service: found.client(location, service)
+    )
+    return found

@@ -59,7 +59,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{tmp_path}")
 
 
-@pytest.mark.usefixtures("docker")
+@pytest.mark.usefixtures("docker", "entries")
 def test_the_longest_name_that_eks_takes_makes_nothing_that_aws_refuses() -> None:
     made = run(clusterName="Prod" + "x" * 96, image="")
 
@@ -79,6 +79,7 @@ def test_a_name_that_fits_is_left_as_karpenters_guide_has_it() -> None:
     assert names.node_role(long).startswith(f"KarpenterNodeRole-{'x' * 35}-")
 
 
+@pytest.mark.usefixtures("entries")
 def test_clusters_of_one_name_in_two_regions_share_nothing_once_their_roles_are_named() -> None:
     here = run()
     there = run(region="eu-west-1", nodeRoleName="JoinerNodes-eu", controllerRoleName="Joiner-eu")

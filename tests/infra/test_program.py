@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import json
 import sys
@@ -12,17 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pulumi
 import pytest
-from botocore.exceptions import ClientError
 from pulumi.runtime import mocks as pulumi_mocks
 
 from controller.apis import kinds
 from controller.options import Options
 from infra import deployment
-from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError
+from tests.infra.knownaws import Entries, connection
+
+pytestmark = pytest.mark.usefixtures("entries")
 
 ACCOUNT = "123456789012"
 ISSUER = "https://oidc.example.com/id/ABC"
@@ -104,75 +103,6 @@ class Region(pulumi_mocks.Mocks):
         }
         looked_up = {"id": args.args.get("id", ""), "tags": self.tags}
         return answers.get(args.token, looked_up), []
-
-
-@functools.cache
-def connection(service: str, region: str) -> Any:
-    """Return a client; to make one costs more than all that is asked of it."""
-    return boto3.client(service, region)
-
-
-def absent(name: str) -> ClientError:
-    """Say what EKS says of what it does not have."""
-    return ClientError(
-        {"Error": {"Code": "ResourceNotFoundException", "Message": name}}, "Describe"
-    )
-
-
-@dataclass
-class Entries:
-    """What EKS knows: the cluster, its access entries and Pod Identity associations."""
-
-    tags: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of the access entry by principal, of the association by service account."""
-
-    def client(self, location: ClusterLocation, service: str) -> Any:
-        """Return a client of moto's, whatever the endpoint."""
-        made = connection(service, location.region)
-        if service == "eks":
-            made.describe_access_entry = self.entry
-            made.list_pod_identity_associations = self.associations
-            made.describe_pod_identity_association = self.association
-            made.describe_addon = self.addon
-            made.describe_cluster = self.cluster
-        return made
-
-    def associations(self, **asked: str) -> dict[str, Any]:
-        """List the one there is by the account's name."""
-        account = asked["serviceAccount"]
-        known = [account] if account in self.tags else []
-        return {"associations": [{"associationId": account} for account in known]}
-
-    def cluster(self, *, name: str) -> dict[str, Any]:
-        """Describe the one there is; to make it in moto costs more than all that is asked."""
-        if name != "joiner":
-            raise absent(name)
-        return {"cluster": {}}
-
-    def addon(self, **asked: str) -> dict[str, Any]:
-        """Describe none: there is none."""
-        raise absent(asked["addonName"])
-
-    def association(self, **asked: str) -> dict[str, Any]:
-        """Describe one."""
-        return {"association": {"tags": self.tags[asked["associationId"]]}}
-
-    def entry(self, *, clusterName: str, principalArn: str) -> dict[str, Any]:  # noqa: N803
-        """Answer as EKS does."""
-        assert clusterName == "joiner"
-        if principalArn not in self.tags:
-            raise absent(principalArn)
-        return {"accessEntry": {"tags": self.tags[principalArn]}}
-
-
-@pytest.fixture(autouse=True)
-def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
-    """Have the cluster in AWS, and nothing else that the program asks for."""
-    found = Entries()
-    monkeypatch.setattr(
-        ClusterLocation, "client", lambda location, service: found.client(location, service)
-    )
-    return found
 
 
 @pytest.fixture

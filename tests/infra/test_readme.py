@@ -92,6 +92,7 @@ def test_the_stacks_that_readme_sets_up_are_complete(desk: Path) -> None:
         config.parse(settings)
 
 
+@pytest.mark.usefixtures("entries")
 def test_a_teams_stack_makes_its_pools_on_what_the_platforms_stack_has_made(desk: Path) -> None:
     typed("\n".join(lines_with("pulumi")), desk / "checkout")
     stacks = told(desk)
