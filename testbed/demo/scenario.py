@@ -203,8 +203,9 @@ class Scenario:
             )
             await self.kube.patch(NODE_POOL, _consolidating("WhenEmpty"))
             outcome(
-                f"{len(before.nodes)} nodes at {before.cost:.3f} $/h became "
-                f"{len(observation.nodes)} at {observation.cost:.3f}; nothing is below {bound:.3f}"
+                f"{len(before.instances)} nodes at {before.cost:.3f} $/h became "
+                f"{len(observation.instances)} at {observation.cost:.3f}; "
+                f"nothing is below {bound:.3f}"
             )
 
     async def interrupt(self) -> None:
