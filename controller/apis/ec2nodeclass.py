@@ -116,6 +116,12 @@ class CpuOptions(Wire):
     nested_virtualization: str | None = None
 
 
+class EnclaveOptions(Wire):
+    """Whether instances can make Nitro Enclaves; then only types that support them serve."""
+
+    enabled: bool
+
+
 class EC2NodeClassSpec(Wire):
     """What the user asks for.
 
@@ -145,6 +151,12 @@ class EC2NodeClassSpec(Wire):
     detailed_monitoring: bool | None = None
     context: str | None = None
     cpu_options: CpuOptions | None = None
+    enclave_options: EnclaveOptions | None = None
+
+    @property
+    def wants_enclaves(self) -> bool:
+        """Whether its instances must support Nitro Enclaves."""
+        return self.enclave_options is not None and self.enclave_options.enabled
 
     @property
     def resolved_ami_family(self) -> str:

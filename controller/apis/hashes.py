@@ -30,6 +30,7 @@ from controller.apis.ec2nodeclass import (
     CpuOptions,
     EC2NodeClass,
     EC2NodeClassSpec,
+    EnclaveOptions,
     MetadataOptions,
     NetworkInterface,
     PlacementGroupSelector,
@@ -145,6 +146,7 @@ def _class_spec(spec: EC2NodeClassSpec) -> int:
         ConnectionTracking=_optional(_connection_tracking, spec.connection_tracking),
         Context=_optional(_text, spec.context),
         CPUOptions=_optional(_cpu_options, spec.cpu_options),
+        EnclaveOptions=_optional(_enclave_options, spec.enclave_options),
     )
 
 
@@ -209,6 +211,10 @@ def _cpu_options(options: CpuOptions) -> int:
     return _object(
         "CPUOptions", NestedVirtualization=_optional(_text, options.nested_virtualization)
     )
+
+
+def _enclave_options(options: EnclaveOptions) -> int:
+    return _object("EnclaveOptions", Enabled=_switch(True) if options.enabled else None)
 
 
 def _grace_period(text: str) -> int:

@@ -120,7 +120,8 @@ class Writer:
             tags=self.tags,
             ipv6=self.cluster.ipv6,
             efa_interfaces=efas,
-            enclaves=NITRO_SANDBOX in self.claim.spec.resources.requests,
+            enclaves=self.node_class.spec.wants_enclaves
+            or NITRO_SANDBOX in self.claim.spec.resources.requests,
             tenancy=self.tenancy,
             placement={"GroupId": self.group.id} if self.group else None,
             reservation=Reservation(id=reservation, market=market(offering))

@@ -476,6 +476,8 @@ def suits(m: Machine, node_class: EC2NodeClass) -> bool:
     options = spec.cpu_options
     if options and options.nested_virtualization == "enabled" and not m.nested_virtualization:
         return False
+    if spec.wants_enclaves and not m.enclaves:
+        return False
     return _takes(m, spec.network_interfaces or ())
 
 

@@ -328,6 +328,7 @@ def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -
         spec.network_interfaces,
         spec.connection_tracking,
         spec.cpu_options,
+        spec.wants_enclaves,
         status.capacity_reservations,
     ]
     return msgspec.json.encode(parts)

@@ -124,6 +124,8 @@ def test_the_order_of_taints_is_no_drift() -> None:
         ("amiSelectorTerms", [{"alias": "bottlerocket@latest"}]),
         ("amiFamily", "Custom"),
         ("metadataOptions", {"httpTokens": "optional"}),
+        ("enclaveOptions", {"enabled": True}),
+        ("enclaveOptions", {"enabled": False}),  # a change to Karpenter, though nothing changes
         ("associatePublicIPAddress", True),
         ("blockDeviceMappings", [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": "9Gi"}}]),
     ],

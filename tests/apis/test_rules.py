@@ -492,6 +492,7 @@ CLASS_REFUSED: list[tuple[str, Any, str]] = [
     ("connectionTracking.udpStreamTimeout", 181, "udpStreamTimeout"),
     ("connectionTracking.udpTimeout", 61, "udpTimeout"),
     ("cpuOptions.nestedVirtualization", "yes", "nestedVirtualization"),
+    ("enclaveOptions", {}, "enabled"),
 ]
 CLASS_TAKEN: list[tuple[str, Any]] = [
     (SUBNETS, [{"tags": {"Name": "*"}}, {"id": "subnet-0a1b"}]),
@@ -524,6 +525,7 @@ CLASS_TAKEN: list[tuple[str, Any]] = [
     ("detailedMonitoring", True),
     ("context", "fleet-context"),
     ("cpuOptions", {"nestedVirtualization": "enabled"}),
+    *(("enclaveOptions", {"enabled": enabled}) for enabled in (True, False)),
 ]
 
 

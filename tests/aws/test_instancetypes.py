@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from controller.apis.ec2nodeclass import (
     BlockDevice,
     BlockDeviceMapping,
+    EnclaveOptions,
     NetworkInterface,
     SelectorTerm,
 )
@@ -286,6 +288,16 @@ def test_windows_nodes_say_their_build() -> None:
 def test_a_class_does_not_suit_every_machine(name: str, spec: dict[str, Any]) -> None:
     assert not suits(known(name), make_node_class(**spec))
     assert suits(known("m5.large"), make_node_class(**spec))
+
+
+def test_a_class_with_enclaves_takes_only_machines_that_support_them() -> None:
+    with_enclaves = make_node_class(enclave_options=EnclaveOptions(enabled=True))
+    able = dataclasses.replace(known("m5.large"), enclaves=True)
+    unable = dataclasses.replace(able, enclaves=False)
+
+    assert suits(able, with_enclaves)
+    assert not suits(unable, with_enclaves)
+    assert suits(unable, make_node_class(enclave_options=EnclaveOptions(enabled=False)))
 
 
 def test_every_type_of_ec2_can_be_read() -> None:

@@ -83,6 +83,13 @@ def _spec() -> Schema:
             nestedVirtualization=string("Virtual machines on the instance.", enum=_SWITCH),
         ),
         detailedMonitoring=boolean("Whether CloudWatch gets figures every minute."),
+        enclaveOptions=fields(
+            "Nitro Enclaves.",
+            required=["enabled"],
+            enabled=boolean(
+                "Whether instances can make enclaves; then only types that support them serve."
+            ),
+        ),
         instanceProfile=string(
             "The instance profile of the nodes, where one exists already.",
             rules=[rule("self != ''", "instanceProfile may not be empty")],
