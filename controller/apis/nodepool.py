@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from controller.apis.conditions import Condition
@@ -63,13 +65,17 @@ class NodeClaimTemplate(Wire):
     metadata: NodeClaimTemplateMeta = NodeClaimTemplateMeta()
 
 
+MOST_WEIGHT = 100
+"""What the schema allows; 0 is a pool that names none."""
+
+
 class NodePoolSpec(Wire):
     """What the user asks for."""
 
     template: NodeClaimTemplate
     disruption: Disruption = Disruption()
     limits: Quantities = {}
-    weight: int = 0
+    weight: Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)] = 0
     replicas: int | None = None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from controller.__main__ import main
 from tests.parity import worlds
+from tests.parity.worlds import node_pool
 
 
 def world_with(*pods: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -123,6 +124,11 @@ def test_explain_names_what_stands_in_the_way(
             json.dumps(world_with({"metadata": {"name": "web"}, "spec": {"containers": 7}})),
             "web",
             id="malformed pod",
+        ),
+        pytest.param(
+            json.dumps(world_with(nodePools=[node_pool("heavy", weight=-(2**63))])),
+            "nodePools[0] heavy: spec.weight: Expected `int` >= 0",
+            id="a weight that no API server admits",
         ),
         pytest.param(
             json.dumps({"pods": [], "instanceTypes": {"file": "nowhere.json"}}),

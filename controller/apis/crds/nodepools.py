@@ -19,7 +19,7 @@ from controller.apis.crds.schemas import (
     string,
 )
 from controller.apis.kinds import NODE_POOL
-from controller.apis.nodepool import Budget, Disruption, NodePoolStatus
+from controller.apis.nodepool import MOST_WEIGHT, Budget, Disruption, NodePoolStatus
 
 _CRON = (
     r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
@@ -65,7 +65,7 @@ def _spec() -> Schema:
             "Pools of greater weight are tried first; left out, it is 0.",
             form=INT32,
             minimum=1,
-            maximum=100,
+            maximum=MOST_WEIGHT,
         ),
         rules=[
             rule(
