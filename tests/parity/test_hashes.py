@@ -102,7 +102,11 @@ def node_pool(dice: random.Random) -> dict[str, Any]:
     return {
         "kind": "NodePool",
         "metadata": {"name": "pool"},
-        "spec": {"template": template, "disruption": disruption, **some(dice, weight=whole)},
+        "spec": {
+            "template": template,
+            "disruption": disruption,
+            **some(dice, weight=of(0, 1, 100)),
+        },
     }
 
 
