@@ -1,12 +1,13 @@
 # The one list of commands that people, hooks and CI share. `make help` prints it.
 PYTHON ?= python3
+NODES ?= 200
 export PYTHONPATH := $(CURDIR)
 export PYTHONDONTWRITEBYTECODE := 1
 
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: help demo test check unit system crds fmt up down status race bench
+.PHONY: help demo test check unit system disrupt crds fmt up down status race bench upstream trace faults
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -16,7 +17,7 @@ demo: ## the whole story on this machine: cluster up, pods in, nodes ready, dest
 	@py=$(PY); exec $$py -m testbed demo
 
 test: check ## lint, types, layers, then every test
-	@py=$(PY); exec $$py -m pytest
+	@py=$(PY); exec $$py -m pytest -n 2 --dist loadgroup
 
 check: ## lint, types and layers only
 	@py=$(PY); bin=$$(dirname $$py); \
@@ -27,6 +28,9 @@ unit: ## the tests that need no cluster: seconds
 
 system: ## the story as a test
 	@py=$(PY); exec $$py -m pytest -m system
+
+disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
+	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -k under_used --under-used-nodes=$(NODES)
 
 crds: ## render crds/ from controller/apis
 	@py=$(PY); exec $$py -m controller.apis.crds
@@ -48,3 +52,12 @@ race: ## Joiner's engine against Karpenter's, on the same worlds
 
 bench: ## pods in, pods running: Joiner and Karpenter by turns on one control plane
 	@py=$(PY); exec $$py -m tests.benchmarks.endtoend
+
+upstream: ## Karpenter's own regression suite against Joiner: a table of its 99 specs, about an hour
+	@py=$(PY); exec $$py -m tests.upstream
+
+trace: ## whole days of a cluster on a simulated clock, decided by Joiner and by Karpenter
+	@py=$(PY); exec $$py -m tests.trace
+
+faults: ## all that can go wrong, seed by seed on virtual time, and an auditor that looks
+	@py=$(PY); exec $$py -m tests.faults --seeds 1-500

@@ -1,4 +1,4 @@
-"""The command line: `python -m controller run | solve | explain | disrupt`."""
+"""The command line: `python -m controller run | solve | explain | disrupt | record`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         options = Options.parse(argv, environ)
         replica = Replica(
             options,
-            access.found(environ),
+            access.from_environment(environ),
             lambda options, dns: AWSCloudProvider(options, cluster_dns=dns),
             environ=environ,
         )
@@ -70,7 +70,11 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Say of one pod of a recorded world where it goes, or why nowhere."""
+    """Say where one pod of a recorded world goes, or why a node stays (`explain node`)."""
+    if argv[:1] == ["node"]:
+        from controller.offline import node
+
+        return node.explain(argv[1:], environ)
     from controller.offline import solve as offline
 
     return offline.explain(argv, environ)
@@ -83,11 +87,19 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return offline.disrupt(argv, environ)
 
 
+def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Write the live cluster as a world, without names if wanted."""
+    from controller.offline import record as offline
+
+    return offline.record(argv, environ)
+
+
 COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "run": run,
     "solve": solve,
     "explain": explain,
     "disrupt": disrupt,
+    "record": record,
 }
 """Every command, by its name."""
 

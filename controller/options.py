@@ -90,10 +90,12 @@ def doc(text: str) -> Meta:
 TagValue = Annotated[str, Length(256)]
 Port = Annotated[int, Range(0, 65535)]
 PositiveDuration = Annotated[timedelta, Range(timedelta(milliseconds=1))]
+AnyDuration = Annotated[timedelta, Range(timedelta(0))]
 SlowDuration = Annotated[timedelta, Range(timedelta(minutes=1))]
 Count = Annotated[int, Range(0)]
 Fraction = Annotated[float, Range(0)]
 
+DisruptionMode = Literal["act", "recommend", "observe"]
 LogLevel = Literal["debug", "info", "error"]
 PreferencePolicy = Literal["Respect", "Ignore"]
 MinValuesPolicy = Literal["Strict", "BestEffort"]
@@ -107,9 +109,8 @@ NOT_THERE: Mapping[str, bool] = {"not_there": True}
 class FeatureGates:
     """Features that can be switched; written `NodeRepair=true,NodeOverlay=false`."""
 
-    node_repair: bool = field(default=False, metadata=NOT_THERE)
-    """Replaces nodes that stay unhealthy longer than their condition is tolerated. Not there
-    yet."""
+    node_repair: bool = False
+    """Replaces nodes that stay unhealthy longer than their condition is tolerated."""
 
     reserved_capacity: bool = True
     """Launches into capacity reservations first: they are paid for already."""
@@ -239,6 +240,14 @@ class Options:
         doc("How long the batch stays open at most, when pods keep coming."),
     ] = timedelta(seconds=10)
 
+    registration_timeout: Annotated[
+        PositiveDuration,
+        doc("""
+            How long a node may take from its launch until it has joined the cluster; then its
+            NodeClaim is given up, and its instance ended. Longer for images that boot slowly.
+        """),
+    ] = timedelta(minutes=15)
+
     solve_time_limit: Annotated[
         PositiveDuration,
         doc("How long one solve may look for something cheaper before its best answer is taken."),
@@ -264,16 +273,48 @@ class Options:
 
     disruption_horizon: Annotated[
         PositiveDuration,
-        doc("Within what time the saving must exceed what the moves cost."),
+        doc("""
+            Within what time the saving must exceed what the moves cost, at most: within the time
+            that the workloads that move have run, where that is shorter.
+        """),
     ] = timedelta(hours=2)
 
     disruption_cool_down: Annotated[
         PositiveDuration,
         doc("""
             For how long after a pod's start moving it costs more, up to three times as much, so
-            that nobody is moved again at once.
+            that nobody is moved again at once; and the least that DISRUPTION_HORIZON can shrink to.
         """),
     ] = timedelta(minutes=10)
+
+    disruption_image_soak: Annotated[
+        AnyDuration,
+        doc("""
+            For how long the first node of a pool that runs a new machine image (AMI) is watched
+            before other drifted nodes follow it. They never follow while new nodes do not join, or
+            are not ready. `0s` lets all go as fast as budgets allow, as Karpenter does.
+        """),
+    ] = timedelta(minutes=10)
+
+    surge_single_replicas: Annotated[
+        bool,
+        doc("""
+            Rolls Deployments of a single pod when its node drains, so that the next pod runs before
+            that one goes: those whose pods have the annotation `joiner.dev/surge: "true"`. Needs
+            the right to patch Deployments, which the program grants with it.
+        """),
+    ] = False
+
+    disruption_mode: Annotated[
+        DisruptionMode,
+        doc("""
+            `act` carries decisions to disrupt nodes out; `recommend` writes them down as
+            Disruptions and waits for the annotation `joiner.dev/approved=true`; `observe` only logs
+            and counts them, makes no nodes for pods either, holds no Lease and writes nothing
+            anywhere: to try Joiner beside Karpenter. A NodePool's annotation
+            `joiner.dev/disruption-mode` counts where it is the stricter one.
+        """),
+    ] = "act"
 
     preference_policy: Annotated[
         PreferencePolicy,

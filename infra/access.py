@@ -97,13 +97,13 @@ class _RoleMappingProvider(StatefulProvider):
         location = ClusterLocation.of(props)
         try:
             cluster = ClusterApi.find(location)
-            found = cluster.get(AWS_AUTH)
+            config_map = cluster.get(AWS_AUTH)
         except (ClusterGoneError, ClusterUnreachableError) as exc:
             require_given_up(location, exc)
             return  # The list went with the cluster.
-        if found:
-            mapped = _map_roles(found)
-            _write(cluster, found, without_mapping(mapped, props["role_arn"]))
+        if config_map:
+            mapped = _map_roles(config_map)
+            _write(cluster, config_map, without_mapping(mapped, props["role_arn"]))
 
 
 class RoleMapping(Resource):
@@ -123,9 +123,9 @@ class RoleMapping(Resource):
 
 def _map(props: Mapping[str, Any]) -> None:
     cluster = ClusterApi.find(ClusterLocation.of(props))
-    found = cluster.get(AWS_AUTH)
-    if found:
-        _write(cluster, found, with_mapping(_map_roles(found), props["role_arn"]))
+    config_map = cluster.get(AWS_AUTH)
+    if config_map:
+        _write(cluster, config_map, with_mapping(_map_roles(config_map), props["role_arn"]))
         return
     fresh = {
         "apiVersion": "v1",
@@ -136,11 +136,11 @@ def _map(props: Mapping[str, Any]) -> None:
     cluster.request("POST", AWS_AUTH.rpartition("/")[0], fresh)
 
 
-def _write(cluster: ClusterApi, found: Wire, mapped: str) -> None:
+def _write(cluster: ClusterApi, config_map: Wire, mapped: str) -> None:
     # The version makes the server refuse the write when somebody else wrote meanwhile.
-    version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    version = {"resourceVersion": config_map["metadata"]["resourceVersion"]}
     cluster.merge(AWS_AUTH, {"metadata": version, "data": {"mapRoles": mapped}})
 
 
-def _map_roles(found: Wire) -> str:
-    return str((found.get("data") or {}).get("mapRoles", ""))
+def _map_roles(config_map: Wire) -> str:
+    return str((config_map.get("data") or {}).get("mapRoles", ""))

@@ -142,7 +142,7 @@ class ClusterApi:
 
     def list(self, path: str, **query: str) -> list[Wire]:
         """Read a whole collection; nothing where the kind does not exist."""
-        found: list[Wire] = []
+        items: list[Wire] = []
         page = {"limit": str(PAGE_SIZE), **query}
         while True:
             try:
@@ -151,10 +151,10 @@ class ClusterApi:
                 if exc.status == 404:
                     return []
                 raise
-            found += answer.get("items") or []
+            items += answer.get("items") or []
             after = answer["metadata"].get("continue")
             if not after:
-                return found
+                return items
             page["continue"] = after
 
     def get(self, path: str) -> Wire | None:
@@ -281,7 +281,7 @@ def described(location: ClusterLocation) -> Mapping[str, Any]:
 
     """
     try:
-        found: Mapping[str, Any] = location.client("eks").describe_cluster(
+        answer: Mapping[str, Any] = location.client("eks").describe_cluster(
             name=location.cluster_name
         )
     except ClientError as exc:
@@ -290,7 +290,7 @@ def described(location: ClusterLocation) -> Mapping[str, Any]:
                 f"EKS has no cluster {location.cluster_name} in {location.region}"
             ) from exc
         raise
-    cluster: Mapping[str, Any] = found["cluster"]
+    cluster: Mapping[str, Any] = answer["cluster"]
     return cluster
 
 
@@ -326,8 +326,8 @@ def _eks_token(location: ClusterLocation) -> str:
 def _named(document: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
     for entry in document.get(kind) or []:
         if entry["name"] == name:
-            found: Mapping[str, Any] = entry
-            return found
+            named: Mapping[str, Any] = entry
+            return named
     raise ClusterUnreachableError(f"the kubeconfig has no {name!r} among its {kind}")
 
 

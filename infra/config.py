@@ -236,7 +236,7 @@ class StackConfig:
             "SYSTEM_NAMESPACE": self.namespace,
             "KARPENTER_SERVICE": self.name,
         }
-        return own | dict(self.settings)
+        return dict(self.settings) | own
 
 
 def read() -> StackConfig:
@@ -371,8 +371,8 @@ def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:
 def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:
     """Whether there is what a path leads to; there is nothing where it cannot be a path."""
     try:
-        found = path()
-        return found is not None and look(found)
+        place = path()
+        return place is not None and look(place)
     except (OSError, RuntimeError, ValueError):
         return False
 
@@ -403,12 +403,12 @@ def _list(text: str, kind: Any, key: str) -> tuple[Any, ...]:
 
 def _mapping(text: str, key: str) -> dict[str, str]:
     words = "a map of names to text"
-    found: dict[Any, Any] = _structure(text, key, dict, words)
-    if not all(isinstance(name, str) for name in found) or any(
-        isinstance(value, dict | list | set | tuple) or value is None for value in found.values()
+    mapping: dict[Any, Any] = _structure(text, key, dict, words)
+    if not all(isinstance(name, str) for name in mapping) or any(
+        isinstance(value, dict | list | set | tuple) or value is None for value in mapping.values()
     ):
         raise OptionsError(key, text, words)
-    return {name: _scalar(value) for name, value in found.items()}
+    return {name: _scalar(value) for name, value in mapping.items()}
 
 
 def _scalar(value: Any) -> str:
@@ -417,13 +417,13 @@ def _scalar(value: Any) -> str:
 
 def _structure(text: str, key: str, kind: type[Any], words: str) -> Any:
     try:
-        found = yaml.safe_load(text)
+        structure = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         # Numbers and dates that are none are ValueErrors of their own.
         raise OptionsError(key, text, words) from exc
-    if not isinstance(found, kind):
+    if not isinstance(structure, kind):
         raise OptionsError(key, text, words)
-    return found
+    return structure
 
 
 def _camel(name: str) -> str:

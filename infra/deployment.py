@@ -23,7 +23,7 @@ IDENTITY_ANNOTATION = "joiner.dev/identity"
 """On the controller's pods: who they are, so that another identity makes other pods. A pod
 is given its means of identity when it is created, and never again."""
 
-CUSTOM_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io")
+CUSTOM_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io", "joiner.dev")
 
 Rule = dict[str, Any]
 
@@ -37,9 +37,11 @@ READ = ("get", "list", "watch")
 WRITE_STATUS = ("update", "patch")
 
 
-def cluster_rules() -> list[Rule]:
+def cluster_rules(options: Options) -> list[Rule]:
     """What the controller may do anywhere in the cluster."""
+    surge = [rule("apps", ["deployments"], ["patch"])] if options.surge_single_replicas else []
     return [
+        *surge,
         rule("karpenter.sh", ["nodepools", "nodeclaims", "nodeoverlays"], READ),
         rule("karpenter.sh", ["nodepools/status", "nodeoverlays/status"], WRITE_STATUS),
         rule("karpenter.sh", ["nodepools"], WRITE_STATUS),
@@ -52,6 +54,8 @@ def cluster_rules() -> list[Rule]:
         rule("karpenter.sh", ["nodepools/finalizers", "nodeclaims/finalizers"], ["update"]),
         rule("karpenter.k8s.aws", ["ec2nodeclasses"], [*READ, *WRITE_STATUS]),
         rule("karpenter.k8s.aws", ["ec2nodeclasses/status"], WRITE_STATUS),
+        rule("joiner.dev", ["disruptions"], [*READ, "create", "patch", "delete"]),
+        rule("joiner.dev", ["disruptions/status"], ["patch"]),
         rule("autoscaling.x-k8s.io", ["capacitybuffers"], READ),
         rule("autoscaling.x-k8s.io", ["capacitybuffers/status"], WRITE_STATUS),
         rule(
@@ -167,7 +171,7 @@ class Controller(pulumi.ComponentResource):
         subjects = [{"kind": "ServiceAccount", "name": args.name, "namespace": args.namespace}]
         everywhere = {"name": args.name, "labels": pod_labels(args.name)}
         role = kubernetes.rbac.v1.ClusterRole(
-            self._name, metadata=everywhere, rules=cluster_rules(), opts=self._mine
+            self._name, metadata=everywhere, rules=cluster_rules(args.options), opts=self._mine
         )
         binding = kubernetes.rbac.v1.ClusterRoleBinding(
             self._name,

@@ -220,7 +220,7 @@ def controller_policies(*, zonal_shift: bool) -> list[str]:
 def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     """Each policy by what its name says it is for."""
     place = args.place
-    found: dict[str, pulumi.Input[str]] = {
+    documents: dict[str, pulumi.Input[str]] = {
         "NodeLifecycle": _json(policies.node_lifecycle(place, installation=args.installation)),
         "IAMIntegration": pulumi.Output.from_input(args.node_role_arn).apply(
             lambda arn: _json(
@@ -234,8 +234,8 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
         "ResourceDiscovery": _json(policies.resource_discovery(place)),
     }
     if args.zonal_shift:
-        found["ZonalShift"] = _json(policies.zonal_shift(place))
-    return found
+        documents["ZonalShift"] = _json(policies.zonal_shift(place))
+    return documents
 
 
 def _json(document: Document) -> str:

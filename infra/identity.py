@@ -93,12 +93,12 @@ def refuse_unusable_provider(
 
 def _tags_of_provider(iam: Any, arn: str) -> dict[str, str] | None:
     try:
-        found = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
+        provider = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
     except ClientError as exc:
         if exc.response["Error"]["Code"] == "NoSuchEntity":
             return None
         raise
-    return {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
+    return {tag["Key"]: tag["Value"] for tag in provider.get("Tags", [])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +161,10 @@ def remove_association(
         ForeignAssociationError: somebody else has given it one.
 
     """
-    found = eks.list_pod_identity_associations(
+    associations = eks.list_pod_identity_associations(
         clusterName=cluster, namespace=namespace, serviceAccount=service_account
     )["associations"]
-    for listed in found:
+    for listed in associations:
         named = {"clusterName": cluster, "associationId": listed["associationId"]}
         association = eks.describe_pod_identity_association(**named)["association"]
         if association.get("tags", {}).get(STACK_ANNOTATION) != stack:

@@ -68,13 +68,13 @@ class ControllerImage(pulumi.ComponentResource):
 
 def digest(paths: Sequence[Path]) -> str:
     """Return a digest of files and folders by name and content; compiled files do not count."""
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     for path in paths:
         files = [path] if path.is_file() else sorted(path.rglob("*.py"))
         for file in files:
-            found.update(f"{file.relative_to(path.parent)}\0".encode())
-            found.update(file.read_bytes())
-    return found.hexdigest()[:12]
+            content.update(f"{file.relative_to(path.parent)}\0".encode())
+            content.update(file.read_bytes())
+    return content.hexdigest()[:12]
 
 
 def sources_digest() -> str:

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from controller.apis import labels
 from infra.clusterapi import ClusterLocation
 
-Found = dict[str, list[str]]
+Remains = dict[str, list[str]]
 """Kind → identities; only kinds of which there are any."""
 
 GONE_STATES = frozenset({"terminated"})
@@ -53,7 +53,7 @@ class Leftovers:
             if instance["State"]["Name"] not in GONE_STATES
         ]
 
-    def found(self) -> Found:
+    def remains(self) -> Remains:
         """Look for everything; an empty answer is the proof that nothing is left."""
         every = {
             "instances": self.instances(),
@@ -68,7 +68,7 @@ class Leftovers:
         }
         return {kind: identities for kind, identities in every.items() if identities}
 
-    def remove(self, found: Found) -> None:
+    def remove(self, remains: Remains) -> None:
         """Ask for everything that was found to go; what is busy stays for the next time."""
         actions: Mapping[str, Callable[[str], Any]] = {
             "volumes": lambda identity: self._ec2.delete_volume(VolumeId=identity),
@@ -79,13 +79,13 @@ class Leftovers:
                 LaunchTemplateId=identity
             ),
         }
-        self.terminate(found.get("instances", []))
+        self.terminate(remains.get("instances", []))
         # Volumes and interfaces go with their instance; asking earlier is refused.
-        kinds = ["launch templates"] if "instances" in found else list(actions)
+        kinds = ["launch templates"] if "instances" in remains else list(actions)
         for kind in kinds:
-            for identity in found.get(kind, []):
+            for identity in remains.get(kind, []):
                 _tolerantly(actions[kind], identity)
-        if "instance profiles" in found:
+        if "instance profiles" in remains:
             self.remove_profiles()
 
     def terminate(self, instances: Sequence[str]) -> None:
@@ -105,12 +105,14 @@ class Leftovers:
     def _made(self, profile: str) -> bool:
         """Whether the installation made an instance profile; listings leave the tags out."""
         try:
-            found = self._iam.get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]
+            described = self._iam.get_instance_profile(InstanceProfileName=profile)[
+                "InstanceProfile"
+            ]
         except ClientError as exc:
             if exc.response["Error"]["Code"] in GONE_CODES:
                 return False
             raise
-        tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
+        tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
         return tags.get(labels.TAG_INSTALLATION) == self._installation
 
     def remove_profiles(self) -> None:
@@ -135,7 +137,7 @@ class Leftovers:
             yield from page[key]
 
     def _identities(self, operation: str, key: str, identity: str) -> list[str]:
-        return [found[identity] for found in self._pages(operation, key)]
+        return [item[identity] for item in self._pages(operation, key)]
 
 
 def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
@@ -146,6 +148,6 @@ def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
             raise
 
 
-def describe(found: Found) -> str:
+def describe(remains: Remains) -> str:
     """Say what was found, in one line."""
-    return "; ".join(f"{len(ids)} {kind}: {', '.join(ids)}" for kind, ids in found.items())
+    return "; ".join(f"{len(ids)} {kind}: {', '.join(ids)}" for kind, ids in remains.items())

@@ -29,7 +29,7 @@ from controller.apis.kinds import (
 from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodeoverlay import NodeOverlay
 from controller.apis.nodepool import (
-    Disruption,
+    DisruptionPolicy,
     NodeClaimTemplate,
     NodeClaimTemplateSpec,
     NodeClassReference,
@@ -109,7 +109,7 @@ def manifests_in(folder: Path) -> list[Wire]:
             problem is named with its file.
 
     """
-    found: dict[str, Wire] = {}
+    by_title: dict[str, Wire] = {}
     faults: list[str] = []
     for path in sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")]):
         try:
@@ -120,12 +120,12 @@ def manifests_in(folder: Path) -> list[Wire]:
             continue
         for wire in wires:
             wrong = list(_faults(wire))
-            if not wrong and found.setdefault(_title(wire), wire) is not wire:
+            if not wrong and by_title.setdefault(_title(wire), wire) is not wire:
                 wrong = [f"{_title(wire)} stands here a second time: give one another name"]
             faults += [f"{path}: {fault}" for fault in wrong]
     if faults:
         raise ConfigError(faults)
-    return list(found.values())
+    return list(by_title.values())
 
 
 def default_manifests(cluster_name: str) -> list[Wire]:
@@ -169,7 +169,7 @@ def default_manifests(cluster_name: str) -> list[Wire]:
                     ],
                 )
             ),
-            disruption=Disruption(consolidate_after="1m"),
+            disruption=DisruptionPolicy(consolidate_after="1m"),
             limits={"cpu": "1000"},
         ),
     )

@@ -156,8 +156,8 @@ def _in_iam(config: StackConfig, location: ClusterLocation, place: Place) -> Ite
         return _pairs(iam.get_role(RoleName=role)["Role"].get("Tags", []))
 
     def of_profile() -> Tags:
-        found = iam.get_instance_profile(InstanceProfileName=config.node_role)
-        return _pairs(found["InstanceProfile"].get("Tags", []))
+        profile = iam.get_instance_profile(InstanceProfileName=config.node_role)
+        return _pairs(profile["InstanceProfile"].get("Tags", []))
 
     def of_policy(name: str) -> Tags:
         arn = f"arn:{place.partition}:iam::{place.account}:policy/{name}"
@@ -195,24 +195,24 @@ def _in_eks(config: StackConfig, location: ClusterLocation, place: Place) -> Ite
     node_role = f"arn:{place.partition}:iam::{place.account}:role/{config.node_role}"
 
     def of_entry() -> Tags:
-        found = eks.describe_access_entry(**cluster, principalArn=node_role)
-        tags: Tags = found["accessEntry"].get("tags", {})
+        entry = eks.describe_access_entry(**cluster, principalArn=node_role)
+        tags: Tags = entry["accessEntry"].get("tags", {})
         return tags
 
     def of_association() -> Tags | None:
-        found = eks.list_pod_identity_associations(
+        associations = eks.list_pod_identity_associations(
             **cluster, namespace=config.namespace, serviceAccount=config.name
         )["associations"]
-        if not found:
+        if not associations:
             return None
-        identity = found[0]["associationId"]
+        identity = associations[0]["associationId"]
         answer = eks.describe_pod_identity_association(**cluster, associationId=identity)
         tags: Tags = answer["association"].get("tags", {})
         return tags
 
     def of_addon() -> Tags:
-        found = eks.describe_addon(**cluster, addonName=POD_IDENTITY_AGENT)
-        tags: Tags = found["addon"].get("tags", {})
+        addon = eks.describe_addon(**cluster, addonName=POD_IDENTITY_AGENT)
+        tags: Tags = addon["addon"].get("tags", {})
         return tags
 
     if config.node_access in ("EC2_LINUX", "EC2_WINDOWS"):

@@ -45,6 +45,12 @@ _LAUNCHED = (
     "launch-template",
     "spot-instances-request",
 )
+_TOLD_LATER = (
+    labels.TAG_CLUSTER_NAME,
+    labels.TAG_INSTALLATION,
+    labels.TAG_NODECLAIM,
+    "Name",
+)
 _USED = (
     "snapshot",
     "security-group",
@@ -180,12 +186,13 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
             [place.ec2("instance")],
             StringEquals=owned,
             StringLike=of_a_pool,
-            StringEqualsIfExists={f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name},
-            **{
-                "ForAllValues:StringEquals": {
-                    "aws:TagKeys": [labels.TAG_CLUSTER_NAME, labels.TAG_NODECLAIM, "Name"]
-                }
+            # What another installation launched stays its own; what none did may be taken over.
+            StringEqualsIfExists={
+                f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name,
+                f"aws:RequestTag/{labels.TAG_INSTALLATION}": installation,
+                f"aws:ResourceTag/{labels.TAG_INSTALLATION}": installation,
             },
+            **{"ForAllValues:StringEquals": {"aws:TagKeys": list(_TOLD_LATER)}},
         ),
         allow(
             "DeleteOnlyOwn",

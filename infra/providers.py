@@ -74,15 +74,15 @@ def find_cluster(config: StackConfig, provider: aws.Provider) -> Cluster:
     options = pulumi.InvokeOptions(provider=provider)
     account = aws.get_caller_identity(opts=options).account_id
     partition = aws.get_partition(opts=options).partition
-    found = aws.eks.get_cluster(name=config.cluster_name, opts=options)
-    issuers = [oidc.issuer for identity in found.identities for oidc in identity.oidcs]
+    cluster = aws.eks.get_cluster(name=config.cluster_name, opts=options)
+    issuers = [oidc.issuer for identity in cluster.identities for oidc in identity.oidcs]
     return Cluster(
         place=Place(partition, config.region, account, config.cluster_name),
-        endpoint=found.endpoint,
-        certificate_authority=found.certificate_authorities[0].data,
+        endpoint=cluster.endpoint,
+        certificate_authority=cluster.certificate_authorities[0].data,
         issuer=next(iter(issuers), ""),
-        subnet_ids=tuple(sorted(found.vpc_config.subnet_ids)),
-        security_group_id=found.vpc_config.cluster_security_group_id,
+        subnet_ids=tuple(sorted(cluster.vpc_config.subnet_ids)),
+        security_group_id=cluster.vpc_config.cluster_security_group_id,
     )
 
 

@@ -32,7 +32,7 @@ from infra.clusterapi import (
     Wire,
     require_given_up,
 )
-from infra.leftovers import Found, Leftovers, describe
+from infra.leftovers import Leftovers, Remains, describe
 from infra.statefulprovider import StatefulProvider
 
 STACK_ANNOTATION = "joiner.dev/stack"
@@ -67,8 +67,8 @@ class ForeignNodePoolsError(Exception):
 class StillThereError(Exception):
     """AWS did not remove what it was asked to in time."""
 
-    def __init__(self, found: Found, seconds: float) -> None:
-        super().__init__(f"still there after {seconds:.0f} s: {describe(found)}")
+    def __init__(self, remains: Remains, seconds: float) -> None:
+        super().__init__(f"still there after {seconds:.0f} s: {describe(remains)}")
 
 
 class Cluster(Protocol):
@@ -96,10 +96,10 @@ class Cloud(Protocol):
     def terminate(self, instances: list[str]) -> None:
         """Terminate instances."""
 
-    def found(self) -> Found:
+    def remains(self) -> Remains:
         """Everything there is."""
 
-    def remove(self, found: Found) -> None:
+    def remove(self, remains: Remains) -> None:
         """Ask for everything to go."""
 
 
@@ -241,14 +241,14 @@ def prove_nothing_is_left(
     """
     deadline = clock.monotonic() + PROOF_SECONDS
     last_line = ""
-    while found := cloud.found():
-        line = f"left behind, removing by tag: {describe(found)}"
+    while remains := cloud.remains():
+        line = f"left behind, removing by tag: {describe(remains)}"
         if line != last_line:
             say(line)
             last_line = line
         if clock.monotonic() >= deadline:
-            raise StillThereError(found, PROOF_SECONDS)
-        cloud.remove(found)
+            raise StillThereError(remains, PROOF_SECONDS)
+        cloud.remove(remains)
         clock.sleep(LOOK_SECONDS)
     say("nothing is left: no instance, volume, network interface, launch template or profile")
 
@@ -382,8 +382,8 @@ def _is_ours(spec: Wire) -> bool:
 
 def _instance(claim: Wire) -> str:
     """Return EC2's id of a claim's instance, empty where none is known."""
-    found = str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
-    return found if found.startswith("i-") else ""
+    identity = str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
+    return identity if identity.startswith("i-") else ""
 
 
 def _ready_replicas(deployment: Wire) -> int:

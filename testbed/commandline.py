@@ -317,8 +317,8 @@ def _status(chosen: argparse.Namespace) -> int:
     directory = home(chosen.name)
     state = read_state(directory)
     if chosen.json:
-        found = (directory / "state.json").read_text() if state else "null"
-        out.print(found)
+        written = (directory / "state.json").read_text() if state else "null"
+        out.print(written)
         return 0 if state else 3
     if state is None:
         errors.print(f"nothing runs; start it with: {_command('up', chosen)}")

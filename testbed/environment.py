@@ -98,18 +98,18 @@ def _install(home: Path, python: Path, wanted: list[str]) -> None:
 def _followed(lines: Iterable[str]) -> list[str]:
     """Say what pip is doing, in one line that moves; returns its last words."""
     last: deque[str] = deque(maxlen=20)
-    found, began, spoke = 0, time.monotonic(), 0.0
+    packages, began, spoke = 0, time.monotonic(), 0.0
     for line in lines:
         last.append(line)
         verb = line.split(maxsplit=1)[0] if line.strip() else ""
-        found += verb == "Collecting"
+        packages += verb == "Collecting"
         now = time.monotonic()
         is_due = now - spoke >= (0.2 if sys.stderr.isatty() else LOG_SECONDS)
         if verb in ("Collecting", "Downloading", "Installing") and is_due:
             spoke = now
             what = "installing them" if verb == "Installing" else line.split()[1].split("==")[0]
-            _report(f"  {found} packages, {now - began:.0f} s: {what}")
-    _report(f"  {found} packages installed in {time.monotonic() - began:.0f} s", end="\n")
+            _report(f"  {packages} packages, {now - began:.0f} s: {what}")
+    _report(f"  {packages} packages installed in {time.monotonic() - began:.0f} s", end="\n")
     return list(last)
 
 

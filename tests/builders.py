@@ -112,8 +112,8 @@ def make_pod(
             }
         ],
         "nodeSelector": dict(node_selector or {}),
-        "tolerations": [msgspec.to_builtins(one) for one in tolerations],
-        "topologySpreadConstraints": [dict(one) for one in spreads],
+        "tolerations": [msgspec.to_builtins(toleration) for toleration in tolerations],
+        "topologySpreadConstraints": [dict(spread) for spread in spreads],
         "affinity": _affinity(
             node_affinity,
             preferred_nodes,
@@ -152,7 +152,9 @@ def _affinity(
     preferred = "preferredDuringSchedulingIgnoredDuringExecution"
 
     def terms(requirements: Sequence[Requirement]) -> dict[str, Any]:
-        return {"matchExpressions": [msgspec.to_builtins(one) for one in requirements]}
+        return {
+            "matchExpressions": [msgspec.to_builtins(requirement) for requirement in requirements]
+        }
 
     def weighted(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> list[dict[str, Any]]:
         return [{"weight": weight, "podAffinityTerm": dict(term)} for weight, term in parts]
@@ -163,15 +165,17 @@ def _affinity(
         ]
     }
     if node_affinity:
-        nodes[required] = {"nodeSelectorTerms": [terms(one) for one in node_affinity]}
+        nodes[required] = {
+            "nodeSelectorTerms": [terms(alternative) for alternative in node_affinity]
+        }
     return {
         "nodeAffinity": nodes,
         "podAffinity": {
-            required: [dict(one) for one in affinity],
+            required: [dict(term) for term in affinity],
             preferred: weighted(preferred_affinity),
         },
         "podAntiAffinity": {
-            required: [dict(one) for one in anti_affinity],
+            required: [dict(term) for term in anti_affinity],
             preferred: weighted(preferred_anti_affinity),
         },
     }
@@ -202,9 +206,11 @@ def make_nodepool(
                             "kind": "EC2NodeClass",
                             "name": "default",
                         },
-                        "requirements": [msgspec.to_builtins(one) for one in requirements],
-                        "taints": [msgspec.to_builtins(one) for one in taints],
-                        "startupTaints": [msgspec.to_builtins(one) for one in startup_taints],
+                        "requirements": [
+                            msgspec.to_builtins(requirement) for requirement in requirements
+                        ],
+                        "taints": [msgspec.to_builtins(taint) for taint in taints],
+                        "startupTaints": [msgspec.to_builtins(taint) for taint in startup_taints],
                     },
                 },
             },
@@ -304,7 +310,7 @@ def make_node(
     return msgspec.convert(
         {
             "metadata": {"name": name, "labels": carried | dict(labels or {})},
-            "spec": {"taints": [msgspec.to_builtins(one) for one in taints]},
+            "spec": {"taints": [msgspec.to_builtins(taint) for taint in taints]},
             "status": {"capacity": size, "allocatable": size},
         },
         Node,
@@ -338,8 +344,8 @@ def make_claim(
             "metadata": {"name": name, "labels": carried | dict(labels or {})},
             "spec": {
                 "nodeClassRef": reference,
-                "taints": [msgspec.to_builtins(one) for one in taints],
-                "startupTaints": [msgspec.to_builtins(one) for one in startup_taints],
+                "taints": [msgspec.to_builtins(taint) for taint in taints],
+                "startupTaints": [msgspec.to_builtins(taint) for taint in startup_taints],
             },
             "status": {"capacity": size, "allocatable": size, "providerID": f"aws:///{name}"},
         },
@@ -375,8 +381,10 @@ def make_snapshot(
         shared = tuple(types or make_types())
         types = {pool.metadata.name: shared for pool in node_pools}
     return Snapshot(
-        nodes=tuple(one if isinstance(one, StateNode) else StateNode(node=one) for one in nodes),
+        nodes=tuple(
+            node if isinstance(node, StateNode) else StateNode(node=node) for node in nodes
+        ),
         node_pools=tuple(node_pools),
-        instance_types={name: tuple(found) for name, found in types.items()},
+        instance_types={name: tuple(listed) for name, listed in types.items()},
         **parts,
     )

@@ -86,15 +86,15 @@ def rolled_up(
 
     Its message names those in the way, as Karpenter's does, and adds what each says.
     """
-    found = [
+    depended_on = [
         find(conditions, d)
         or Condition(
             type=d, reason="AwaitingReconciliation", message="object is awaiting reconciliation"
         )
         for d in dependents
     ]
-    failed = [c for c in found if c.is_false]
-    unknown = [c for c in found if c.status == "Unknown"]
+    failed = [c for c in depended_on if c.is_false]
+    unknown = [c for c in depended_on if c.status == "Unknown"]
     status: ConditionStatus = "False" if failed else "Unknown" if unknown else "True"
     blocking = failed or unknown
     message = "; ".join(

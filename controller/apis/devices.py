@@ -277,4 +277,4 @@ class DynamicResources(Wire):
     @property
     def any(self) -> bool:
         """Whether there are any devices."""
-        return any(one.devices for one in self.resource_slice_templates)
+        return any(template.devices for template in self.resource_slice_templates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,6 +16,11 @@ LAUNCH_SUCCEEDED = "LaunchSucceeded"
 
 WITHIN_QUOTAS = "WithinQuotas"
 """A condition of Joiner's own: False while a quota of the account is used up, else absent."""
+
+CAPACITY_BLOCK = "capacity-block"
+
+CAPACITY_BLOCK_NOTICE = timedelta(minutes=40)
+"""How long before its end a capacity block is left; EC2 ends its instances 30 minutes before."""
 
 CUSTOM = "Custom"
 """The family that leaves joining to the user data."""
@@ -203,6 +209,14 @@ class CapacityReservationStatus(Wire):
     interruptible: bool = False
     reservation_type: str = "default"
     state: str = "active"
+
+    def is_expiring(self, now: datetime) -> bool:
+        """Whether it is a capacity block that must take no more nodes, and let those it has go."""
+        return (
+            self.reservation_type == CAPACITY_BLOCK
+            and self.end_time is not None
+            and datetime.fromisoformat(self.end_time) - now <= CAPACITY_BLOCK_NOTICE
+        )
 
 
 class EC2NodeClassStatus(Wire):

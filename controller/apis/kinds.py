@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from controller.apis import (
     capacitybuffer,
     devices,
+    disruption,
     ec2nodeclass,
     nodeclaim,
     nodeoverlay,
@@ -110,3 +111,4 @@ CAPACITY_BUFFER = Kind(
     True,
     capacitybuffer.CapacityBuffer,
 )
+DISRUPTION = Kind("joiner.dev/v1alpha1", "Disruption", "disruptions", False, disruption.Disruption)

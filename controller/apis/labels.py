@@ -27,6 +27,11 @@ ON_DEMAND = "on-demand"
 SPOT = "spot"
 RESERVED = "reserved"
 
+RESERVATION_ID = f"{AWS_GROUP}/capacity-reservation-id"
+RESERVATION_TYPE = f"{AWS_GROUP}/capacity-reservation-type"
+RESERVATION_INTERRUPTIBLE = f"{AWS_GROUP}/capacity-reservation-interruptible"
+RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
+
 WELL_KNOWN_CORE = frozenset(
     {NODEPOOL, ZONE, REGION, INSTANCE_TYPE, ARCH, OS, CAPACITY_TYPE, WINDOWS_BUILD}
 )
@@ -79,6 +84,11 @@ ALIASES = {
 # Annotations.
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 EVICTION_PRICE = "joiner.dev/eviction-price"
+SURGE = "joiner.dev/surge"
+SURGED_FOR = "joiner.dev/surged-for"
+REPLACES = "joiner.dev/replaces"
+DISRUPTION_MODE = "joiner.dev/disruption-mode"
+APPROVED = "joiner.dev/approved"
 NODEPOOL_HASH = "karpenter.sh/nodepool-hash"
 NODEPOOL_HASH_VERSION = "karpenter.sh/nodepool-hash-version"
 TERMINATION_TIMESTAMP = "karpenter.sh/nodeclaim-termination-timestamp"
@@ -93,6 +103,7 @@ NODECLASS_HASH = "karpenter.k8s.aws/ec2nodeclass-hash"
 NODECLASS_HASH_VERSION = "karpenter.k8s.aws/ec2nodeclass-hash-version"
 INSTANCE_PROFILE_NAME = "karpenter.k8s.aws/instance-profile-name"
 TAGGED = "karpenter.k8s.aws/tagged"
+CLUSTER_NAME_TAGGED = "compatibility.karpenter.k8s.aws/cluster-name-tagged"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 # Taints.

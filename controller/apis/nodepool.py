@@ -29,7 +29,7 @@ class Budget(Wire):
     duration: str | None = None
 
 
-class Disruption(Wire):
+class DisruptionPolicy(Wire):
     """When nodes of the pool may be removed or replaced."""
 
     consolidate_after: str = "0s"
@@ -65,6 +65,9 @@ class NodeClaimTemplate(Wire):
     metadata: NodeClaimTemplateMeta = NodeClaimTemplateMeta()
 
 
+NODE_REGISTRATION_HEALTHY = "NodeRegistrationHealthy"
+"""The condition that says whether the pool's new nodes join the cluster."""
+
 MOST_WEIGHT = 100
 """What the schema allows; 0 is a pool that names none."""
 
@@ -73,7 +76,7 @@ class NodePoolSpec(Wire):
     """What the user asks for."""
 
     template: NodeClaimTemplate
-    disruption: Disruption = Disruption()
+    disruption: DisruptionPolicy = DisruptionPolicy()
     limits: Quantities = {}
     weight: Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)] = 0
     replicas: int | None = None

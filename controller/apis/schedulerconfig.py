@@ -52,23 +52,26 @@ def default_constraints(content: Any) -> tuple[TopologySpreadConstraint, ...]:
     if content is None:
         return ()
     config = msgspec.convert(content, SchedulerConfig)
-    found = config.pod_topology_spread.default_constraints
-    for place, one in enumerate(found):
+    constraints = config.pod_topology_spread.default_constraints
+    for place, constraint in enumerate(constraints):
         where = f"podTopologySpread.defaultConstraints[{place}]"
-        if one.max_skew < 1:
-            raise ValueError(f"{where}.maxSkew: {one.max_skew} is not at least 1")
-        if one.min_domains is not None and (
-            one.min_domains < 1 or one.when_unsatisfiable != "DoNotSchedule"
+        if constraint.max_skew < 1:
+            raise ValueError(f"{where}.maxSkew: {constraint.max_skew} is not at least 1")
+        if constraint.min_domains is not None and (
+            constraint.min_domains < 1 or constraint.when_unsatisfiable != "DoNotSchedule"
         ):
             raise ValueError(f"{where}.minDomains: must be at least 1, and only with DoNotSchedule")
-        if not one.topology_key:
+        if not constraint.topology_key:
             raise ValueError(f"{where}.topologyKey: required")
-        if any(_identity(one) == _identity(other) for other in found[:place]):
-            raise ValueError(f"{where}: {one.topology_key} {one.when_unsatisfiable} is there twice")
+        if any(_identity(constraint) == _identity(other) for other in constraints[:place]):
+            raise ValueError(
+                f"{where}: {constraint.topology_key} {constraint.when_unsatisfiable} is there twice"
+            )
     return tuple(
-        msgspec.convert(msgspec.to_builtins(one), TopologySpreadConstraint) for one in found
+        msgspec.convert(msgspec.to_builtins(constraint), TopologySpreadConstraint)
+        for constraint in constraints
     )
 
 
-def _identity(one: DefaultConstraint) -> tuple[str, str]:
-    return one.topology_key, one.when_unsatisfiable
+def _identity(constraint: DefaultConstraint) -> tuple[str, str]:
+    return constraint.topology_key, constraint.when_unsatisfiable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -52,8 +53,30 @@ class Scalable(Wire):
     spec: ScalableSpec = ScalableSpec()
 
 
+class RollingUpdate(Wire):
+    """How a Deployment goes from one template to the next."""
+
+    max_surge: int | str | None = None
+
+
+class DeploymentStrategy(Wire):
+    """`RollingUpdate`, the default, or `Recreate`."""
+
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate | None = None
+
+
+class DeploymentSpec(ScalableSpec):
+    """What a Deployment asks for."""
+
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    paused: bool = False
+
+
 class Deployment(Scalable):
     """A Deployment."""
+
+    spec: DeploymentSpec = DeploymentSpec()
 
 
 class ReplicaSet(Scalable):
@@ -69,12 +92,15 @@ class PodDisruptionBudgetSpec(Wire):
 
     selector: LabelSelector | None = None
     unhealthy_pod_eviction_policy: str = "IfHealthyBudget"
+    max_unavailable: int | str | None = None
+    min_available: int | str | None = None
 
 
 class PodDisruptionBudgetStatus(Wire):
     """How many may go now."""
 
     disruptions_allowed: int = 0
+    expected_pods: int = 0
 
 
 class PodDisruptionBudget(Wire):
@@ -281,6 +307,7 @@ class Event(Wire):
     message: str = ""
     source: EventSource = EventSource()
     count: int = 1
+    last_timestamp: datetime | None = None
 
 
 class LeaseSpec(Wire):

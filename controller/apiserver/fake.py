@@ -37,7 +37,7 @@ from controller.apiserver.errors import (
 from controller.apiserver.port import Change, Patch
 
 Body = dict[str, Any]
-Key = tuple[str, str]
+ObjectKey = tuple[str, str]
 """Namespace and name; the namespace of a cluster-wide object is empty."""
 
 FOREGROUND_FINALIZER = "foregroundDeletion"
@@ -69,7 +69,7 @@ class FakeApiServer:
         self.calls: list[tuple[str, str, str]] = []
         """Every write, in order: verb (`create`, `patch`, `patch/status`, `delete`, `evict`,
         `replace`), kind, and `namespace/name` or `name`."""
-        self._objects: dict[Kind[Any], dict[Key, Body]] = {}
+        self._objects: dict[Kind[Any], dict[ObjectKey, Body]] = {}
         self._watchers: dict[Kind[Any], list[asyncio.Queue[tuple[str, Body]]]] = {}
         self._refusals: list[_Refusal] = []
         self._versions = itertools.count(1)
@@ -85,24 +85,33 @@ class FakeApiServer:
         terminating pod gets a grace period, or it would be gone at once.
         """
         for value in values:
-            kind = _KIND_OF_TYPE[type(value)]
-            body = to_wire(value)
-            key = _key(kind, body)
-            before = self._store(kind).get(key)
-            self._fill_identity(body, before)
-            if kind == kinds.POD and "deletionTimestamp" in body["metadata"]:
-                body["metadata"].setdefault("deletionGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-            self._save(kind, key, body)
+            self.store_json(_KIND_OF_TYPE[type(value)], to_wire(value))
+
+    def store_json(self, kind: Kind[Any], body: Body) -> None:
+        """Put an object there as its JSON says, as `seed` does with a typed one."""
+        key = _key(kind, body)
+        before = self._store(kind).get(key)
+        self._fill_identity(body, before)
+        if kind == kinds.POD and "deletionTimestamp" in body["metadata"]:
+            body["metadata"].setdefault("deletionGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+        self._save(kind, key, body)
 
     def objects(self, kind: Kind[T], namespace: str = "") -> list[T]:
         """Return all objects of a kind, by namespace and name."""
-        found = sorted(self._store(kind).items())
-        return [_decoded(kind, body) for (ns, _), body in found if namespace in ("", ns)]
+        stored = sorted(self._store(kind).items())
+        return [_decoded(kind, body) for (ns, _), body in stored if namespace in ("", ns)]
 
     def find(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         """Return one object, or None."""
         body = self._store(kind).get((namespace, name))
         return None if body is None else _decoded(kind, body)
+
+    def bodies(self, kind: Kind[Any]) -> builtins.list[Body]:
+        """Return the JSON of all objects of a kind as it is stored: to be read, not to be changed.
+
+        An object that changes is stored as another one.
+        """
+        return [*self._store(kind).values()]
 
     def finish_pods(self, *names: str) -> None:
         """Let the kubelet finish terminating pods: those named `namespace/name`, or all."""
@@ -259,10 +268,10 @@ class FakeApiServer:
 
     # How it is kept.
 
-    def _store(self, kind: Kind[Any]) -> dict[Key, Body]:
+    def _store(self, kind: Kind[Any]) -> dict[ObjectKey, Body]:
         return self._objects.setdefault(kind, {})
 
-    def _body(self, kind: Kind[Any], key: Key) -> Body:
+    def _body(self, kind: Kind[Any], key: ObjectKey) -> Body:
         try:
             return self._store(kind)[key]
         except KeyError:
@@ -270,7 +279,7 @@ class FakeApiServer:
                 f"{kind.plural} {key[1]!r} not found", status=404, reason="NotFound"
             ) from None
 
-    def _record(self, verb: str, kind: Kind[Any], key: Key) -> None:
+    def _record(self, verb: str, kind: Kind[Any], key: ObjectKey) -> None:
         self.calls.append((verb, kind.name, "/".join(part for part in key if part)))
 
     def _maybe_refuse(self, verb: str, kind: Kind[Any]) -> None:
@@ -324,7 +333,7 @@ class FakeApiServer:
         self._save(kind, _key(kind, after), after)
         return after
 
-    def _save(self, kind: Kind[Any], key: Key, body: Body) -> None:
+    def _save(self, kind: Kind[Any], key: ObjectKey, body: Body) -> None:
         """Store an object under a new resource version, or drop it when its end has come."""
         metadata = body["metadata"]
         metadata["resourceVersion"] = str(next(self._versions))
@@ -349,7 +358,7 @@ class FakeApiServer:
     def _delete(
         self,
         kind: Kind[Any],
-        key: Key,
+        key: ObjectKey,
         before: Body,
         grace_period_seconds: int | None,
         propagation: str,
@@ -375,7 +384,7 @@ class FakeApiServer:
                 dependent = self._store(dependent_kind)[dependent_key]
                 self._delete(dependent_kind, dependent_key, dependent, None, "Background")
 
-    def _dependents(self, uid: str) -> builtins.list[tuple[Kind[Any], Key]]:
+    def _dependents(self, uid: str) -> builtins.list[tuple[Kind[Any], ObjectKey]]:
         return [
             (kind, key)
             for kind, store in self._objects.items()
@@ -441,7 +450,7 @@ def _decoded(kind: Kind[T], body: Body) -> T:
     return msgspec.convert(body, kind.type)
 
 
-def _key(kind: Kind[Any], body: Body) -> Key:
+def _key(kind: Kind[Any], body: Body) -> ObjectKey:
     metadata = body["metadata"]
     return (metadata.get("namespace", "") if kind.namespaced else "", metadata["name"])
 
@@ -553,9 +562,9 @@ def _field_terms(selector: str) -> Iterator[Callable[[Body], bool]]:
         path, negated, value = re.split(r"(!?)==?", text, maxsplit=1)
 
         def holds(body: Body, path: str = path, negated: str = negated, value: str = value) -> bool:
-            found: Any = body
+            value_there: Any = body
             for step in path.split("."):
-                found = found.get(step) if isinstance(found, dict) else None
-            return ((found or "") == value) != bool(negated)
+                value_there = value_there.get(step) if isinstance(value_there, dict) else None
+            return ((value_there or "") == value) != bool(negated)
 
         yield holds

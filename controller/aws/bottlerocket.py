@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controller.apis.taints import Taint
-from controller.aws.cluster import Cluster
+from controller.aws.cluster import EksCluster
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 
 RAID_COMMAND = "000-mount-instance-storage"
 RAID_DIRECTORIES = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods")
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 def settings(
     custom: str,
     *,
-    cluster: Cluster,
+    cluster: EksCluster,
     labels: Mapping[str, str],
     taints: Iterable[Taint],
     kubelet: Mapping[str, Any],
@@ -38,7 +38,7 @@ def settings(
         ValueError: the user's text is not TOML.
 
     """
-    document: Table = tomllib.loads(custom)
+    document: TomlTable = tomllib.loads(custom)
     table = document.setdefault("settings", {})
     kubernetes = table.setdefault("kubernetes", {})
     kubernetes |= {
@@ -54,8 +54,8 @@ def settings(
     return written(document)
 
 
-def _taints(taints: Iterable[Taint]) -> Table:
-    by_key: Table = {}
+def _taints(taints: Iterable[Taint]) -> TomlTable:
+    by_key: TomlTable = {}
     for taint in taints:
         by_key.setdefault(taint.key, []).append(f"{taint.value}:{taint.effect}")
     return by_key
@@ -89,7 +89,7 @@ def _kubelet(kubelet: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield theirs, {key: str(value) for key, value in kubelet[ours].items()}
 
 
-def _raid(version: str) -> Table:
+def _raid(version: str) -> TomlTable:
     release = _VERSION.search(version)
     knows = release is not None and tuple(map(int, release.groups())) >= DEFAULT_DIRECTORIES_SINCE
     bind = ["apiclient", "ephemeral-storage", "bind"]

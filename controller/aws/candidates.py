@@ -18,7 +18,7 @@ from controller.apis import labels
 from controller.apis.ec2nodeclass import AMIStatus, EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.quantities import MILLI
-from controller.aws.cluster import Cluster
+from controller.aws.cluster import EksCluster
 from controller.aws.families import AL2023, CUSTOM, alias_of, family_of
 from controller.aws.fleet import CAPACITY_BLOCK, INTERRUPTIBLE, LaunchCandidate
 from controller.aws.instancetypes import EFA
@@ -56,7 +56,7 @@ class Writer:
 
     claim: NodeClaim
     node_class: EC2NodeClass
-    cluster: Cluster
+    cluster: EksCluster
     tags: Mapping[str, str]
     group: PlacementGroup | None
     tenancy: str

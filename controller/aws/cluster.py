@@ -13,7 +13,7 @@ VERSION_PERIOD = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class EksCluster:
     """The cluster: `version` as `1.36`, the CA as PEM in base64, `dns` as an address or empty."""
 
     name: str
@@ -44,10 +44,10 @@ class ClusterFacts:
         self._aws = aws
         self._options = options
         self._dns = dns
-        self._known: Cluster | None = None
+        self._known: EksCluster | None = None
         self._asking = asyncio.Lock()
 
-    async def get(self) -> Cluster:
+    async def get(self) -> EksCluster:
         """Return the cluster; settings win over what EKS says.
 
         Raises:
@@ -72,11 +72,11 @@ class ClusterFacts:
         # Only the version may change under a running cluster; a CIDR never does.
         self._known = replace(before, version=(await self._ask()).version)
 
-    async def _ask(self) -> Cluster:
+    async def _ask(self) -> EksCluster:
         name = self._options.cluster_name
         cluster = (await self._aws.call("eks", "describe_cluster", name=name))["cluster"]
         network = cluster.get("kubernetesNetworkConfig") or {}
-        return Cluster(
+        return EksCluster(
             name=name,
             endpoint=self._options.cluster_endpoint or cluster.get("endpoint", ""),
             ca_bundle=self._options.cluster_ca_bundle

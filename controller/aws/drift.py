@@ -14,7 +14,7 @@ def drift_reason(
     claim: NodeClaim,
     node_class: EC2NodeClass,
     *,
-    found: Described,
+    instance: Described,
     instance_type: InstanceType,
     reservations: frozenset[str],
     placement_group_id: str = "",
@@ -26,9 +26,9 @@ def drift_reason(
     image = image_for(instance_type, node_class.status.amis)
     if image is None or image.id != claim.status.image_id:
         return "AMIDrift"
-    if found.security_groups != {g.id for g in node_class.status.security_groups}:
+    if instance.security_groups != {g.id for g in node_class.status.security_groups}:
         return "SecurityGroupDrift"
-    if found.subnet_id not in {s.id for s in node_class.status.subnets}:
+    if instance.subnet_id not in {s.id for s in node_class.status.subnets}:
         return "SubnetDrift"
     reservation = claim.metadata.labels.get(RESERVATION_ID, "")
     if reservation and reservation not in reservations:

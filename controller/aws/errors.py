@@ -53,6 +53,9 @@ VCPU_QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
 FLEET_QUOTA = "MaxFleetCountExceeded"
 """The account may have no more fleets, and so no more launches of whatever kind."""
 
+SPREAD_LIMIT = "limit of instances in this spread placement group"
+"""What EC2 says, under various codes, when a group has its seven machines in a zone."""
+
 NO_ADDRESSES = "InsufficientFreeAddressesInSubnet"
 
 NOT_FOUND = frozenset(
@@ -229,7 +232,12 @@ class FleetError:
     @property
     def is_insufficient_capacity(self) -> bool:
         """Whether another offering may do."""
-        return self.code in INSUFFICIENT_CAPACITY
+        return self.code in INSUFFICIENT_CAPACITY or self.is_full_group
+
+    @property
+    def is_full_group(self) -> bool:
+        """Whether a spread placement group takes no more machines in the zone."""
+        return SPREAD_LIMIT in self.message
 
 
 def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:

@@ -44,7 +44,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FleetAnswer:
     """A fleet's answer: an instance, or errors, or both."""
 
     launched: Launched | None
@@ -123,9 +123,9 @@ def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
     ]
 
 
-def outcome(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> Outcome:
+def read(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetAnswer:
     """Read a fleet's answer against what it was shown."""
-    return Outcome(
+    return FleetAnswer(
         launched=_launched(answer, list(candidates)),
         errors=tuple(_error(e) for e in answer.get("Errors") or []),
     )

@@ -153,10 +153,10 @@ class Instances:
 
         """
         wanted = instance_id(provider_id)
-        found = await self._descriptions.get(wanted)
-        if found is not None and not found.is_gone:
-            return found
-        if found is None and wanted in self._settling:
+        description = await self._descriptions.get(wanted)
+        if description is not None and not description.is_gone:
+            return description
+        if description is None and wanted in self._settling:
             raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
@@ -199,15 +199,15 @@ class Instances:
         """
         wanted = instance_id(provider_id)
         try:
-            found = await self.get(provider_id)
+            description = await self.get(provider_id)
         except NotListedYetError:
-            found = None
-        if found is None or not found.instance.deleting:
+            description = None
+        if description is None or not description.instance.deleting:
             error = await self._endings.get(wanted)
             if error is not None:
                 raise error
             self._settling.pop(wanted, None)
-        return found
+        return description
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to one of our instances.
@@ -216,25 +216,25 @@ class Instances:
             NodeClaimNotFoundError: it is gone, or was never ours.
 
         """
-        found = await self.get(provider_id)
+        description = await self.get(provider_id)
         await self._aws.call(
             "ec2",
             "create_tags",
-            Resources=[instance_id(found.instance.provider_id)],
+            Resources=[instance_id(description.instance.provider_id)],
             Tags=tag_list(tags),
         )
 
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
         # A filter, unlike the ids parameter, does not fail for all when one is gone.
-        found = await self._query([{"Name": "instance-id", "Values": list(ids)}])
-        return {instance_id(d.instance.provider_id): d for d in found}
+        descriptions = await self._query([{"Name": "instance-id", "Values": list(ids)}])
+        return {instance_id(d.instance.provider_id): d for d in descriptions}
 
     async def _describe_claims(self, names: Sequence[str]) -> dict[str, Sequence[Described]]:
         tagged = {"Name": f"tag:{labels.TAG_NODECLAIM}", "Values": list(names)}
-        found: dict[str, list[Described]] = {}
+        by_claim: dict[str, list[Described]] = {}
         for each in await self._query([tagged]):
-            found.setdefault(_claim_of(each.instance), []).append(each)
-        return dict(found)
+            by_claim.setdefault(_claim_of(each.instance), []).append(each)
+        return dict(by_claim)
 
     async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
         reservations = await self._aws.pages(
@@ -278,15 +278,15 @@ def _ending_error(wanted: str, exc: AwsError) -> CloudProviderError:
     return exc
 
 
-def as_launched(found: Described, known: Instance) -> Instance:
+def as_launched(launched: Described, known: Instance) -> Instance:
     """Return what a launch answers for an instance found again: EC2's facts, our labels."""
     return replace(
         known,
-        provider_id=found.instance.provider_id,
-        instance_type=found.instance.instance_type,
-        zone=found.instance.zone,
-        capacity_type=found.instance.capacity_type,
-        image_id=found.instance.image_id,
-        launched_at=found.instance.launched_at,
-        tags=found.instance.tags,
+        provider_id=launched.instance.provider_id,
+        instance_type=launched.instance.instance_type,
+        zone=launched.instance.zone,
+        capacity_type=launched.instance.capacity_type,
+        image_id=launched.instance.image_id,
+        launched_at=launched.instance.launched_at,
+        tags=launched.instance.tags,
     )

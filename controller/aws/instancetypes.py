@@ -19,6 +19,7 @@ from controller.apis import labels
 from controller.apis.ec2nodeclass import BlockDeviceMapping, EC2NodeClass, NetworkInterface
 from controller.apis.quantities import MILLI, parse
 from controller.apis.taints import Requirement
+from controller.aws.branchinterfaces import branch_interfaces
 from controller.aws.families import CUSTOM, Family, family_of
 from controller.constraints.resources import (
     CPU,
@@ -33,6 +34,7 @@ from controller.constraints.resources import (
 MIB = 2**20
 ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 EFA = "vpc.amazonaws.com/efa"
+POD_ENI = "vpc.amazonaws.com/pod-eni"
 PRIVATE_IPV4 = "vpc.amazonaws.com/PrivateIPv4Address"
 NEURON = "aws.amazon.com/neuron"
 NEURON_CORE = "aws.amazon.com/neuroncore"
@@ -305,6 +307,7 @@ def capacity(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, 
         NEURON: devices * MILLI,
         NEURON_CORE: devices * (m.neuron[0].cores if m.neuron else 0) * MILLI,
         EFA: efa_interfaces(m, node_class) * MILLI,
+        POD_ENI: branch_interfaces(m.name) * MILLI,
     }
     for gpu in m.gpus:
         resource = GPU_RESOURCES.get(gpu.manufacturer.upper())

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from controller.aws.batching import Batcher
 from controller.aws.errors import AwsError
 from controller.aws.reservations import Reservations
 from controller.aws.session import Aws
@@ -23,6 +24,14 @@ from controller.cloudprovider.provider import Notice
 WAIT = 20
 """Seconds a question to the queue waits for a message."""
 
+BATCH = 10
+"""How many messages SQS gives or takes at once."""
+
+MOST_RECEIVERS = 16
+"""How many questions are asked side by side while the queue is full: an interruption of a whole
+zone, or the shift of a reservation, brings thousands of messages at once."""
+
+MALFORMED = "malformed"
 NO_OP = "no_op"
 _KINDS: Mapping[tuple[str, str], str] = {
     ("aws.ec2", "EC2 Spot Instance Interruption Warning"): "spot_interrupted",
@@ -41,7 +50,7 @@ _STATES: Mapping[str, str] = {
 log = logging.getLogger(__name__)
 
 
-class Event(msgspec.Struct, frozen=True):
+class EventBridgeEvent(msgspec.Struct, frozen=True):
     """An EventBridge event, cut to what is read."""
 
     source: str = ""
@@ -58,7 +67,7 @@ def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
         ValueError: the body is not an event.
 
     """
-    event = msgspec.json.decode(body, type=Event)
+    event = msgspec.json.decode(body, type=EventBridgeEvent)
     detail = event.detail
     if event.version != "0":
         return NO_OP, (), detail
@@ -88,35 +97,52 @@ class Interruptions:
         self._name = queue_name
         self._reservations = reservations
         self._url = ""
+        self._receivers = 1
+        self._deletions = Batcher(self._delete, idle=0.01, longest=0.1, size=BATCH)
 
     async def notices(self) -> Sequence[Notice]:
         """Wait for messages, 20 s at most; with no queue configured there is never one."""
         if not self._name:
             await asyncio.sleep(WAIT)
             return ()
+        # Only the first waits where there is none: the others are there for a full queue.
+        waits = [WAIT, *[0] * (self._receivers - 1)]
+        received = await asyncio.gather(*map(self._receive, waits))
+        is_full = all(len(messages) == BATCH for messages in received)
+        self._receivers = min(2 * self._receivers, MOST_RECEIVERS) if is_full else 1
+        return [self._notice(message) for messages in received for message in messages]
+
+    async def acknowledge(self, notice: Notice) -> None:
+        """Delete the message; those that come close together are deleted by one call.
+
+        Raises:
+            CloudProviderError: it could not be deleted, and will come back.
+
+        """
+        if not await self._deletions.get(notice.receipt):
+            raise CloudProviderError(
+                f"a message could not be deleted from {self._name}: it will be handled again"
+            )
+
+    async def _receive(self, wait: int) -> Sequence[Mapping[str, Any]]:
         answer = await self._ask(
             "receive_message",
-            MaxNumberOfMessages=10,
-            WaitTimeSeconds=WAIT,
+            MaxNumberOfMessages=BATCH,
+            WaitTimeSeconds=wait,
             VisibilityTimeout=WAIT,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
-        found = []
-        for message in answer.get("Messages") or []:
-            try:
-                found.append(self._notice(message))
-            except ValueError as exc:
-                # It will never be readable; leaving it would bring it back forever.
-                log.error("deleting a message that is no event", extra={"error": str(exc)})
-                await self._delete(message["ReceiptHandle"])
-        return found
-
-    async def acknowledge(self, notice: Notice) -> None:
-        """Delete the message."""
-        await self._delete(notice.receipt)
+        return answer.get("Messages") or []
 
     def _notice(self, message: Mapping[str, Any]) -> Notice:
-        kind, instances, detail = parsed(message["Body"])
+        instances: tuple[str, ...] = ()
+        detail: Mapping[str, Any] = {}
+        try:
+            kind, instances, detail = parsed(message["Body"])
+        except ValueError as exc:
+            # It will never be readable: it is counted, and acknowledged like any other.
+            log.error("a message in the queue is no event", extra={"error": str(exc)})
+            kind = MALFORMED
         if kind == "capacity_reservation_interrupted":
             reservation = detail.get("capacity-reservation-id")
             if isinstance(reservation, str):
@@ -129,14 +155,17 @@ class Interruptions:
             sent_at=datetime.fromtimestamp(int(sent) / 1000, UTC) if sent else None,
         )
 
-    async def _delete(self, receipt: str) -> None:
-        await self._ask("delete_message", ReceiptHandle=receipt)
+    async def _delete(self, receipts: Sequence[str]) -> Mapping[str, bool]:
+        """Delete messages; returns which of them are gone now."""
+        entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate(receipts)]
+        answer = await self._ask("delete_message_batch", Entries=entries)
+        return {receipts[int(done["Id"])]: True for done in answer.get("Successful") or []}
 
     async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
         try:
             if not self._url:
-                found = await self._aws.call("sqs", "get_queue_url", QueueName=self._name)
-                self._url = found["QueueUrl"]
+                queue = await self._aws.call("sqs", "get_queue_url", QueueName=self._name)
+                self._url = queue["QueueUrl"]
             return await self._aws.waiting_call("sqs", operation, QueueUrl=self._url, **parameters)
         except AwsError as exc:
             if exc.is_not_found:

@@ -8,6 +8,7 @@ from typing import Any
 from controller.apis.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.quantities import parse
 from controller.aws.families import Family
+from controller.aws.kubeletfields import misfit
 
 COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
 PERCENTAGES = ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")
@@ -40,15 +41,18 @@ def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
     """Return the fields that the family's images cannot be given."""
     if family.name in ("AL2023", "Custom"):
         return []
-    found = sorted(set(kubelet) - PORTABLE)
+    fields = sorted(set(kubelet) - PORTABLE)
     if not family.supports_pods_per_core and kubelet.get("podsPerCore"):
-        found.append("podsPerCore")
+        fields.append("podsPerCore")
     if len(kubelet.get("clusterDNS") or []) > 1:
-        found.append("clusterDNS with more than one address")
-    return found
+        fields.append("clusterDNS with more than one address")
+    return fields
 
 
 def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
+    unreadable = misfit(kubelet)
+    if unreadable:
+        yield unreadable
     if "registerWithTaints" in kubelet:
         yield "registerWithTaints is the controller's: set taints on the NodePool"
     for name in ("kubeReserved", "systemReserved"):

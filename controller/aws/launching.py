@@ -22,7 +22,7 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.quantities import MILLI, written
 from controller.aws import fleet, nodeclasstags
 from controller.aws.candidates import NITRO_SANDBOX, WRITTEN_TEMPLATES, Writer, market
-from controller.aws.cluster import Cluster, ClusterFacts
+from controller.aws.cluster import ClusterFacts, EksCluster
 from controller.aws.errors import (
     FLEET_QUOTA,
     LAUNCH_TEMPLATE_NOT_FOUND,
@@ -39,12 +39,7 @@ from controller.aws.instances import Described, Instances, as_launched, provider
 from controller.aws.instancetypes import EFA
 from controller.aws.launchfilters import UNAVAILABLE, filtered
 from controller.aws.launchtemplates import LaunchTemplate, LaunchTemplates
-from controller.aws.offerings import (
-    RESERVATION_ID,
-    RESERVATION_INTERRUPTIBLE,
-    RESERVATION_TYPE,
-    InstanceTypes,
-)
+from controller.aws.offerings import RESERVATION_ID, InstanceTypes
 from controller.aws.placementgroups import PlacementGroup, PlacementGroups
 from controller.aws.quotas import quota_of
 from controller.aws.reservations import Reservations
@@ -66,7 +61,6 @@ from controller.constraints.resources import CPU, PODS, Resources, parsed
 
 TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
 PLACEMENT_GROUP_ID = f"{labels.AWS_GROUP}/placement-group-id"
-RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
 
 DOUBT = 20.0
 """Seconds after which an instance EC2 does not list was not launched; its lists settle faster."""
@@ -93,7 +87,7 @@ class LaunchPlan:
     capacity_type: str
     candidates: Sequence[LaunchCandidate]
     tags: Mapping[str, str]
-    cluster: Cluster
+    cluster: EksCluster
     market: str = ""
     tenancy: str = "default"
     group: PlacementGroup | None = None
@@ -210,19 +204,19 @@ class Launcher:
                 by_priority=labels.PRICE_OVERLAY_APPLIED in plan.claim.metadata.annotations,
             ),
         )
-        outcome = fleet.outcome(answer, plan.candidates)
-        self._learn(outcome.errors, plan)
-        if outcome.launched is None:
+        fleet_answer = fleet.read(answer, plan.candidates)
+        self._learn(fleet_answer.errors, plan)
+        if fleet_answer.launched is None:
             # The token has had its answer; the next attempt must be a new question.
             attempts.number += 1
-            if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in outcome.errors):
+            if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in fleet_answer.errors):
                 self._templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError("the launch template is gone")
-            raise launch_failure(outcome.errors)
+            raise launch_failure(fleet_answer.errors)
         if plan.capacity_type == labels.RESERVED:
-            offered = outcome.launched.candidate.offering.requirements
+            offered = fleet_answer.launched.candidate.offering.requirements
             self._reservations.launched(offered[RESERVATION_ID])
-        return outcome.launched
+        return fleet_answer.launched
 
     def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
         """Remember what was refused, so that it is not asked for again at once."""
@@ -236,15 +230,21 @@ class Launcher:
                 self._close_quotas(error, plan)
             elif error.code == NO_ADDRESSES:
                 self._subnets.mark_full(error.subnet_id)
-            elif not error.is_insufficient_capacity or not error.instance_type:
-                continue
-            elif plan.capacity_type == labels.RESERVED:
-                for candidate in plan.candidates:
-                    if candidate.instance_type.name == error.instance_type:
-                        offered = candidate.offering.requirements
-                        self._reservations.exhausted(offered[RESERVATION_ID])
-            else:
-                self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type)
+            elif error.is_full_group and plan.group is not None:
+                self._unavailable.mark_group(plan.group.id, error.zone)
+            elif error.is_insufficient_capacity and error.instance_type:
+                self._close_pool(error, plan)
+
+    def _close_pool(self, error: FleetError, plan: LaunchPlan) -> None:
+        """Avoid what EC2 has none of: the type in its zone, or the reservations that were shown."""
+        if plan.capacity_type != labels.RESERVED:
+            group = plan.group.id if plan.group else ""
+            self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type, group=group)
+            return
+        for candidate in plan.candidates:
+            if candidate.instance_type.name == error.instance_type:
+                offered = candidate.offering.requirements
+                self._reservations.exhausted(offered[RESERVATION_ID])
 
     def _close_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
         """Avoid what is too large for what is left of a quota: as large as the least refused."""
@@ -261,9 +261,9 @@ class Launcher:
     async def _recovered(self, plan: LaunchPlan, attempts: Attempts) -> Instance:
         """Find the instance an earlier process launched for the claim."""
         meta = plan.claim.metadata
-        found = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
-        if found is not None:
-            return self._found(plan, found)
+        launched = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
+        if launched is not None:
+            return self._found(plan, launched)
         now = self._clock()
         if attempts.doubted_since is None:
             attempts.doubted_since = now
@@ -276,14 +276,14 @@ class Launcher:
             reason="LaunchInDoubt",
         )
 
-    def _found(self, plan: LaunchPlan, found: Described) -> Instance:
-        seen = found.instance
+    def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
+        seen = launched.instance
         for instance_type in self._types.of(plan.node_class, plan.claim.spec.requirements):
             if instance_type.name == seen.instance_type:
                 for offering in instance_type.offerings:
                     if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
                         known = self._labelled(plan, instance_type, offering)
-                        return as_launched(found, known)
+                        return as_launched(launched, known)
         return seen
 
     # What EC2 is shown.
@@ -375,7 +375,7 @@ class Launcher:
         node_class = plan.node_class
         carried = node_labels(instance_type, offering)
         if offering.capacity_type != labels.RESERVED:
-            carried = {k: v for k, v in carried.items() if k not in RESERVATION_LABELS}
+            carried = {k: v for k, v in carried.items() if k not in labels.RESERVATION_LABELS}
         carried |= {TENANCY: plan.tenancy}
         if plan.group is not None:
             carried[PLACEMENT_GROUP_ID] = plan.group.id

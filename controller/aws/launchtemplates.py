@@ -112,13 +112,13 @@ def launch_template(
 
 def _metadata(spec: EC2NodeClassSpec, *, with_ipv6: bool) -> dict[str, Any]:
     options = spec.metadata_options
-    found = {
+    metadata = {
         "HttpEndpoint": options.http_endpoint,
         "HttpPutResponseHopLimit": options.http_put_response_hop_limit,
         "HttpTokens": options.http_tokens,
         "InstanceMetadataTags": "disabled",
     }
-    return {**found, "HttpProtocolIpv6": options.http_protocol_ipv6} if with_ipv6 else found
+    return {**metadata, "HttpProtocolIpv6": options.http_protocol_ipv6} if with_ipv6 else metadata
 
 
 def _interfaces(
@@ -154,13 +154,13 @@ def _interfaces(
 
 
 def _addresses(spec: EC2NodeClassSpec, *, ipv6: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    addresses: dict[str, Any] = {}
     if spec.associate_public_ip_address is not None:
-        found["AssociatePublicIpAddress"] = spec.associate_public_ip_address
+        addresses["AssociatePublicIpAddress"] = spec.associate_public_ip_address
     if ipv6:
-        found |= {"PrimaryIpv6": True, "Ipv6AddressCount": 1}
+        addresses |= {"PrimaryIpv6": True, "Ipv6AddressCount": 1}
     if spec.ip_prefix_count:
-        found["Ipv6PrefixCount" if ipv6 else "Ipv4PrefixCount"] = spec.ip_prefix_count
+        addresses["Ipv6PrefixCount" if ipv6 else "Ipv4PrefixCount"] = spec.ip_prefix_count
     tracking = spec.connection_tracking
     if tracking:
         named = {
@@ -168,15 +168,15 @@ def _addresses(spec: EC2NodeClassSpec, *, ipv6: bool) -> dict[str, Any]:
             "UdpStreamTimeout": tracking.udp_stream_timeout,
             "UdpTimeout": tracking.udp_timeout,
         }
-        found["ConnectionTrackingSpecification"] = {k: v for k, v in named.items() if v}
-    return found
+        addresses["ConnectionTrackingSpecification"] = {k: v for k, v in named.items() if v}
+    return addresses
 
 
 def _block_device(mapping: BlockDeviceMapping) -> dict[str, Any]:
-    found: dict[str, Any] = {"DeviceName": mapping.device_name}
+    device: dict[str, Any] = {"DeviceName": mapping.device_name}
     ebs = mapping.ebs
     if ebs is None:
-        return found
+        return device
     size = math.ceil(parse(ebs.volume_size) / _GIB) if ebs.volume_size is not None else None
     named = {
         "DeleteOnTermination": ebs.delete_on_termination,
@@ -189,21 +189,21 @@ def _block_device(mapping: BlockDeviceMapping) -> dict[str, Any]:
         "VolumeSize": size,
         "VolumeType": ebs.volume_type,
     }
-    return {**found, "Ebs": {name: value for name, value in named.items() if value is not None}}
+    return {**device, "Ebs": {name: value for name, value in named.items() if value is not None}}
 
 
 def _reservation(reservation: Reservation | None) -> dict[str, Any]:
     if reservation is None:
         return {"CapacityReservationSpecification": {"CapacityReservationPreference": "none"}}
-    found: dict[str, Any] = {
+    specification: dict[str, Any] = {
         "CapacityReservationSpecification": {
             "CapacityReservationPreference": "capacity-reservations-only",
             "CapacityReservationTarget": {"CapacityReservationId": reservation.id},
         }
     }
     if reservation.market:
-        found["InstanceMarketOptions"] = {"MarketType": reservation.market}
-    return found
+        specification["InstanceMarketOptions"] = {"MarketType": reservation.market}
+    return specification
 
 
 class LaunchTemplates:
@@ -239,14 +239,14 @@ class LaunchTemplates:
 
     async def hydrate(self) -> int:
         """Take over what an earlier process of ours made; return how many."""
-        found = await self._tagged(self._ours)
-        for described in found:
-            name = described["LaunchTemplateName"]
+        templates = await self._tagged(self._ours)
+        for template in templates:
+            name = template["LaunchTemplateName"]
             if name.startswith(PREFIX):
                 self._used_at.setdefault(name, self._clock())
         self._is_hydrated = True
-        log.info("took over launch templates", extra={"count": len(found)})
-        return len(found)
+        log.info("took over launch templates", extra={"count": len(templates)})
+        return len(templates)
 
     async def sweep(self) -> int:
         """Delete what has not been used for a while; return how many."""
@@ -260,8 +260,8 @@ class LaunchTemplates:
 
     async def release(self, class_name: str) -> None:
         """Delete every template that was made for a class."""
-        found = await self._tagged({**self._ours, f"tag:{labels.EC2NODECLASS}": class_name})
-        await self._delete_all([d["LaunchTemplateName"] for d in found])
+        templates = await self._tagged({**self._ours, f"tag:{labels.EC2NODECLASS}": class_name})
+        await self._delete_all([d["LaunchTemplateName"] for d in templates])
 
     async def _ensure(self, template: LaunchTemplate) -> None:
         if template.name in self._used_at:

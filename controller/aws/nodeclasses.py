@@ -89,7 +89,7 @@ class _Findings:
     async def step(self, kind: str, find_out: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Find out one thing, and set the condition that says how it went."""
         try:
-            found = await find_out()
+            fields = await find_out()
         except WantingError as exc:
             self._set(kind, exc.status, reason=exc.reason, message=exc.message)
         except AwsError as exc:
@@ -103,7 +103,7 @@ class _Findings:
                 message=f"allow {right} in the controller's IAM role: {exc}",
             )
         else:
-            self.status = msgspec.structs.replace(self.status, **found)
+            self.status = msgspec.structs.replace(self.status, **fields)
             self._set(kind, "True")
 
     def warn(self, caveat: Caveat) -> None:
@@ -185,23 +185,34 @@ class NodeClasses:
         version = (await self.cluster.get()).version
         terms = node_class.spec.ami_selector_terms
         try:
-            found = await self.amis.find(node_class, version)
+            amis = await self.amis.find(node_class, version)
         except UnsupportedAliasError as exc:
             raise WantingError(exc.reason, str(exc)) from exc
-        if not found:
+        if not amis:
             raise WantingError(
                 "AMINotFound",
                 f"spec.amiSelectorTerms select no image that is available: {described(terms)}",
             )
-        return {"amis": list(found)}
+        return {"amis": list(amis)}
 
     async def _reserved(self, node_class: EC2NodeClass) -> dict[str, Any]:
-        found = await self.reservations.find(node_class.spec.capacity_reservation_selector_terms)
-        return {"capacity_reservations": list(found)}
+        reservations = await self.reservations.find(
+            node_class.spec.capacity_reservation_selector_terms
+        )
+        return {"capacity_reservations": list(reservations)}
 
     async def _placement(self, node_class: EC2NodeClass) -> dict[str, Any]:
         selector = node_class.spec.placement_group_selector
-        if selector and await self.placements.find(selector) is None:
+        try:
+            group = await self.placements.find(selector)
+        except AwsError as exc:
+            if exc.is_unauthorized or exc.is_server_fault:
+                raise
+            raise WantingError(
+                "PlacementGroupResolutionFailed",
+                f"EC2 refuses spec.placementGroupSelector: {exc}",
+            ) from exc
+        if selector and group is None:
             raise WantingError(
                 "PlacementGroupNotFound",
                 "spec.placementGroupSelector selects no available placement group: "
@@ -211,20 +222,20 @@ class NodeClasses:
 
     async def _zones(self, node_class: EC2NodeClass) -> dict[str, Any]:
         terms = node_class.spec.subnet_selector_terms
-        found = await self.subnets.find(terms)
-        if not found:
+        subnets = await self.subnets.find(terms)
+        if not subnets:
             raise WantingError("SubnetsNotFound", _nothing("subnet", "subnetSelectorTerms", terms))
-        return {"subnets": [SubnetStatus(id=s.id, zone=s.zone, zone_id=s.zone_id) for s in found]}
+        return {"subnets": [SubnetStatus(id=s.id, zone=s.zone, zone_id=s.zone_id) for s in subnets]}
 
     async def _security(self, node_class: EC2NodeClass) -> dict[str, Any]:
         terms = node_class.spec.security_group_selector_terms
-        found = await self.groups.find(terms)
-        if not found:
+        groups = await self.groups.find(terms)
+        if not groups:
             raise WantingError(
                 "SecurityGroupsNotFound",
                 _nothing("security group", "securityGroupSelectorTerms", terms),
             )
-        return {"security_groups": list(found)}
+        return {"security_groups": list(groups)}
 
     async def _profile(self, node_class: EC2NodeClass) -> dict[str, Any]:
         try:

@@ -31,6 +31,8 @@ from controller.aws.instancetypes import (
     requirements,
     suits,
 )
+from controller.aws.learnedmemory import LearnedMemory
+from controller.aws.placementgroups import PlacementGroup, PlacementGroups
 from controller.aws.pricing import Pricing
 from controller.aws.reservations import Reservations
 from controller.aws.rows import readable
@@ -42,6 +44,7 @@ from controller.cloudprovider.compatibility import has
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import read
+from controller.constraints.resources import MEMORY
 
 PERIOD = 12 * 3600.0
 """Seconds between two readings of the instance types."""
@@ -53,9 +56,9 @@ RESERVED_DISCOUNT = 10_000_000
 """What is paid for already is chosen before anything else, yet in the order of its worth."""
 
 _FAMILY = f"{labels.AWS_GROUP}/instance-family"
-RESERVATION_ID = f"{labels.AWS_GROUP}/capacity-reservation-id"
-RESERVATION_TYPE = f"{labels.AWS_GROUP}/capacity-reservation-type"
-RESERVATION_INTERRUPTIBLE = f"{labels.AWS_GROUP}/capacity-reservation-interruptible"
+RESERVATION_ID = labels.RESERVATION_ID
+RESERVATION_TYPE = labels.RESERVATION_TYPE
+RESERVATION_INTERRUPTIBLE = labels.RESERVATION_INTERRUPTIBLE
 
 
 class Machines:
@@ -116,10 +119,26 @@ class Machines:
 class _Built:
     """The types of one class content, and what was known when their offerings were made."""
 
-    types: dict[str, InstanceType]
+    estimated: Mapping[str, InstanceType]
+    """The types as they are without offerings, their memory a guess."""
+
+    images: Mapping[str, int]
+    """Per type which of the class's images it would run, counted from the first."""
+
+    types: dict[str, InstanceType] = field(default_factory=dict)
     stamps: dict[str, object] = field(default_factory=dict)
     stamp: object = None
     listed: tuple[InstanceType, ...] = ()
+    together: _Together | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """All types, those with counted shares among them, and the two lists it was made of."""
+
+    others: tuple[InstanceType, ...]
+    counted: tuple[InstanceType, ...]
+    all: tuple[InstanceType, ...]
 
 
 class InstanceTypes:
@@ -140,9 +159,13 @@ class InstanceTypes:
         reservations: Reservations,
         subnets: Subnets,
         shift: ZonalShift,
+        learned: LearnedMemory,
+        groups: PlacementGroups,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._region = region
+        self._learned = learned
+        self._groups = groups
         self._limits = limits
         self._machines = machines
         self._pricing = pricing
@@ -160,7 +183,20 @@ class InstanceTypes:
         A machine with a share of a GPU has no GPU, unless `asked`, what a pool or a claim
         requires, names it or its family.
         """
-        built = self._types(node_class, self._shared(asked))
+        others, shared = self._listed(node_class, frozenset()), self._shared(asked)
+        if not shared:
+            return others
+        counted, built = self._listed(node_class, shared), self._types(node_class, shared)
+        known = built.together
+        if known is None or known.others is not others or known.counted is not counted:
+            merged = [*(one for one in others if one.name not in shared), *counted]
+            merged.sort(key=lambda one: one.name)
+            known = built.together = _Together(others, counted, tuple(merged))
+        return known.all
+
+    def _listed(self, node_class: EC2NodeClass, shared: frozenset[str]) -> tuple[InstanceType, ...]:
+        """Return the types of all machines, or those of some of which each share is counted."""
+        built = self._types(node_class, shared)
         closed = frozenset(
             s.id
             for s in node_class.status.subnets
@@ -171,26 +207,43 @@ class InstanceTypes:
             self._unavailable.sweep(),
             self._pricing.revision,
             self._reservations.revision,
+            # Memory is learned per image, and classes with other images share what is built.
+            (self._learned.revision, [a.id for a in node_class.status.amis])
+            if self._learned.revision
+            else None,
             closed,
+            group := self._groups.known(node_class.spec.placement_group_selector),
         )
         if stamp != built.stamp:
-            self._refresh(built, node_class, closed)
+            self._refresh(built, node_class, closed, group)
             built.stamp = stamp
         return built.listed
 
-    def _refresh(self, built: _Built, node_class: EC2NodeClass, closed: frozenset[str]) -> None:
+    def _refresh(
+        self,
+        built: _Built,
+        node_class: EC2NodeClass,
+        closed: frozenset[str],
+        group: PlacementGroup | None,
+    ) -> None:
         zone_ids = {s.zone: s.zone_id for s in node_class.status.subnets if s.id not in closed}
         every_zone = {s.zone: s.zone_id for s in node_class.status.subnets}
         reserved = _by_type(node_class)
-        shared = (self._pricing.revision, closed)
-        for name, instance_type in built.types.items():
+        shared = (self._pricing.revision, closed, group)
+        images = node_class.status.amis
+        for name, estimated in built.estimated.items():
             left = tuple(self._reservations.left(r.id) for r in reserved.get(name, ()))
-            stamp = (self._unavailable.sequence(name), shared, left)
+            memory = self._learned.of(name, images[built.images[name]].id)
+            stamp = (self._unavailable.sequence(name), shared, left, memory)
             if built.stamps.get(name) != stamp:
-                offerings = self._offerings(
-                    self._machines.by_name[name], every_zone, zone_ids, reserved.get(name, ())
-                )
-                built.types[name] = replace(instance_type, offerings=tuple(offerings))
+                m = self._machines.by_name[name]
+                offerings = self._offerings(m, every_zone, zone_ids, reserved.get(name, ()), group)
+                known = replace(estimated, offerings=tuple(offerings))
+                if memory is not None:
+                    whole = {**known.capacity, MEMORY: memory}
+                    kept = overhead(m, node_class, self._limits, whole)
+                    known = replace(known, capacity=whole, overhead=kept)
+                built.types[name] = known
                 built.stamps[name] = stamp
         built.listed = tuple(built.types.values())
 
@@ -210,19 +263,28 @@ class InstanceTypes:
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
         key = _content(node_class, self._machines.revision, shared)
-        built = self._built.get(key) or _Built(dict(self._make(node_class, shared)))
+        built = self._built.get(key)
+        if built is None:
+            made = list(self._make(node_class, shared))
+            built = _Built(
+                estimated={instance_type.name: instance_type for instance_type, _ in made},
+                images={instance_type.name: image for instance_type, image in made},
+            )
         self._built[key] = built  # its time begins anew with each use
         return built
 
     def _make(
         self, node_class: EC2NodeClass, shared: frozenset[str]
-    ) -> Iterator[tuple[str, InstanceType]]:
+    ) -> Iterator[tuple[InstanceType, int]]:
+        """Yield the types that the class could launch, and which image each would run: all of them,
+        or only those of machines of which each share of a GPU is counted.
+        """
         family = family_of(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = _by_type(node_class)
-        for name in sorted(self._machines.by_name):
+        for name in sorted(shared or self._machines.by_name):
             m = self._machines.by_name[name]
-            if name in shared:
+            if shared:
                 m = m.counting_shares
             zones = tuple(sorted(wanted & self._machines.zones.get(name, frozenset())))
             if not zones or not m.architectures or not suits(m, node_class):
@@ -242,8 +304,9 @@ class InstanceTypes:
                 overhead=overhead(m, node_class, self._limits, whole),
             )
             # A machine that no image of the class runs on can never be launched.
-            if image_for(instance_type, node_class.status.amis) is not None:
-                yield name, instance_type
+            image = image_for(instance_type, node_class.status.amis)
+            if image is not None:
+                yield instance_type, node_class.status.amis.index(image)
 
     def _offerings(
         self,
@@ -251,12 +314,13 @@ class InstanceTypes:
         every_zone: Mapping[str, str],
         open_zones: Mapping[str, str],
         reserved: tuple[CapacityReservationStatus, ...],
+        group: PlacementGroup | None,
     ) -> Iterator[Offering]:
         zones = sorted(set(every_zone) & self._machines.zones.get(m.name, frozenset()))
         for capacity_type in sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
             for zone in zones:
                 price = self._price(m.name, zone, capacity_type)
-                marked = self._is_avoided(m, zone, capacity_type)
+                marked = self._is_avoided(m, zone, capacity_type, group)
                 yield Offering(
                     requirements=_place(zone, every_zone[zone], capacity_type),
                     price=price or 0.0,
@@ -277,13 +341,18 @@ class InstanceTypes:
                     available=left > 0
                     and zone in open_zones
                     and reservation.state == "active"
-                    and not self._is_avoided(m, zone, labels.RESERVED),
+                    and not self._is_avoided(m, zone, labels.RESERVED, group),
                     reservation_capacity=left,
                 )
 
-    def _is_avoided(self, m: Machine, zone: str, capacity_type: str) -> bool:
+    def _is_avoided(
+        self, m: Machine, zone: str, capacity_type: str, group: PlacementGroup | None
+    ) -> bool:
+        if group is not None and group.strategy not in m.placement_strategies:
+            return True
+        name = group.id if group is not None else ""
         return self._unavailable.is_marked(
-            m.name, zone, capacity_type
+            m.name, zone, capacity_type, group=name
         ) or self._unavailable.exceeds_quota(m.name, m.cpus, capacity_type)
 
     def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
@@ -320,7 +389,7 @@ def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -
         family_of(node_class).name,
         sorted((s.id, s.zone, s.zone_id) for s in status.subnets),
         sorted(shared),
-        # Which image it is decides nothing: classes that differ in that share their types.
+        # Which image it is decides nothing that is kept: classes that differ in that share types.
         [a.requirements for a in status.amis],
         json.dumps(spec.kubelet, sort_keys=True),
         spec.block_device_mappings,
@@ -329,6 +398,7 @@ def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -
         spec.connection_tracking,
         spec.cpu_options,
         spec.wants_enclaves,
+        spec.placement_group_selector,
         status.capacity_reservations,
     ]
     return msgspec.json.encode(parts)

@@ -60,6 +60,10 @@ class PlacementGroups:
                 self._known[selector] = (self._clock(), group)
             return group
 
+    def known(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
+        """Return the group as `find` last found it, however long ago."""
+        return self._known[selector][1] if selector in self._known else None
+
     async def _ask(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
         name, value = ("group-name", selector.name) if selector.name else ("", selector.id)
         # There is no filter for ids, so those are looked for among all.

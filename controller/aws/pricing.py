@@ -99,7 +99,7 @@ class Pricing:
             return not problems
 
     async def _read_on_demand(self) -> None:
-        found: dict[str, float] = {}
+        prices: dict[str, float] = {}
         currency = "CNY" if self._aws.region.startswith("cn-") else "USD"
         for tenancy, family in (
             ("Shared", "Compute Instance"),
@@ -112,11 +112,11 @@ class Pricing:
                 ServiceCode="AmazonEC2",
                 Filters=_filters(self._aws.region, tenancy, family),
             )
-            found.update(parsed(listed, currency))
-        if not found:
+            prices.update(parsed(listed, currency))
+        if not prices:
             raise CloudProviderError("the Pricing API returned no on-demand price")
         # What ships is for want of better: it fills no gap in what the region itself says.
-        self._on_demand = self._on_demand | found if ON_DEMAND in self._read_at else found
+        self._on_demand = self._on_demand | prices if ON_DEMAND in self._read_at else prices
 
     async def _read_spot(self) -> None:
         listed = await self._aws.pages(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from controller.apis import labels
+from controller.apis import labels, quantities
 from controller.apis.ec2nodeclass import LAUNCH_SUCCEEDED, WITHIN_QUOTAS, EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
@@ -23,6 +23,7 @@ from controller.aws.instancetypes import Limits
 from controller.aws.interruptions import Interruptions
 from controller.aws.launching import Launcher
 from controller.aws.launchtemplates import LaunchTemplates
+from controller.aws.learnedmemory import LearnedMemory
 from controller.aws.nodeclasses import Caveat, NodeClasses
 from controller.aws.offerings import PERIOD as TYPES_PERIOD
 from controller.aws.offerings import RESERVATION_ID, InstanceTypes, Machines
@@ -34,7 +35,7 @@ from controller.aws.pricing import Pricing
 from controller.aws.refusals import Refusals
 from controller.aws.reservations import Reservations
 from controller.aws.securitygroups import SecurityGroups
-from controller.aws.session import Aws, Session
+from controller.aws.session import Aws, ReadOnly, Session
 from controller.aws.statuses import PERIOD as STATUS_PERIOD
 from controller.aws.statuses import InstanceStatuses
 from controller.aws.subnets import Subnets
@@ -49,6 +50,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
+from controller.constraints.resources import MEMORY
 from controller.options import Options
 
 SWEEP = 10.0
@@ -78,7 +80,9 @@ class AWSCloudProvider:
         cluster_dns: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._observes = options.disruption_mode == "observe"
         aws = aws or Session()
+        aws = ReadOnly(aws) if self._observes else aws
         gates = options.feature_gates
         name, installation = options.cluster_name, options.installation_tag
         self.aws = aws
@@ -108,6 +112,7 @@ class AWSCloudProvider:
         self._statuses = InstanceStatuses(aws)
         self._shift = ZonalShift(aws, self._cluster)
         self._machines = Machines(aws)
+        self._learned = LearnedMemory(clock=clock)
         self._types = InstanceTypes(
             aws.region,
             Limits(options.vm_memory_overhead_percent, options.reserved_enis),
@@ -117,6 +122,8 @@ class AWSCloudProvider:
             reservations=self._reservations,
             subnets=self._subnets,
             shift=self._shift,
+            learned=self._learned,
+            groups=self._placements,
             clock=clock,
         )
         self._launcher = Launcher(
@@ -164,18 +171,20 @@ class AWSCloudProvider:
         await self._known()
         if self._shifts_zones:
             await _tried(self._shift.refresh)
-        await _tried(self.templates.hydrate)
+        if not self._observes:
+            await _tried(self.templates.hydrate)
 
     async def run(self) -> None:
         """Keep what is known fresh and delete idle launch templates, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_every(SWEEP, self._refresh))
             tasks.create_task(_every(VERSION_PERIOD, self._cluster.refresh))
-            tasks.create_task(_every(SWEEP, self.templates.sweep))
-            tasks.create_task(_every(COLLECT_PERIOD, self.collect_profiles))
-            tasks.create_task(
-                _every(STATUS_PERIOD, lambda: self._statuses.refresh(datetime.now(UTC)))
-            )
+            if not self._observes:
+                tasks.create_task(_every(SWEEP, self.templates.sweep))
+                tasks.create_task(_every(COLLECT_PERIOD, self.collect_profiles))
+                tasks.create_task(
+                    _every(STATUS_PERIOD, lambda: self._statuses.refresh(datetime.now(UTC)))
+                )
             if self._shifts_zones:
                 tasks.create_task(_every(SHIFT_PERIOD, self._shift.refresh))
 
@@ -231,14 +240,14 @@ class AWSCloudProvider:
     async def terminate(self, provider_id: str) -> None:
         """Ask for the instance's end; raises NodeClaimNotFoundError once it is gone."""
         try:
-            found = await self._instances.terminate(provider_id)
+            ended = await self._instances.terminate(provider_id)
         except NodeClaimNotFoundError:
             reservation = self._in_reservation.pop(provider_id, "")
             if reservation:
                 self._reservations.ended(reservation)
             raise
-        if found is not None and found.instance.capacity_type == labels.RESERVED:
-            self._in_reservation[provider_id] = found.reservation_id
+        if ended is not None and ended.instance.capacity_type == labels.RESERVED:
+            self._in_reservation[provider_id] = ended.reservation_id
 
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
@@ -281,13 +290,13 @@ class AWSCloudProvider:
         selected = frozenset[str]()
         if RESERVATION_ID in claim.metadata.labels:
             terms = spec.capacity_reservation_selector_terms
-            found = await self._reservations.find(terms, fresh=True)
-            selected = frozenset(r.id for r in found)
+            reservations = await self._reservations.find(terms, fresh=True)
+            selected = frozenset(r.id for r in reservations)
         group = await self._placements.find(spec.placement_group_selector)
         return drift_reason(
             claim,
             node_class,
-            found=await self._instances.get(claim.status.provider_id),
+            instance=await self._instances.get(claim.status.provider_id),
             instance_type=instance_type,
             reservations=selected,
             placement_group_id=group.id if group else "",
@@ -295,9 +304,9 @@ class AWSCloudProvider:
 
     async def notices(self) -> Sequence[Notice]:
         """Return what EC2's own checks found, or wait (up to 20 s) for the interruption queue."""
-        found = self._statuses.waiting()
-        if found:
-            return found
+        notices = self._statuses.waiting()
+        if notices:
+            return notices
         return await self._interruptions.notices()
 
     async def acknowledge(self, notice: Notice) -> None:
@@ -308,6 +317,12 @@ class AWSCloudProvider:
     def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
         """Hold an offering for unavailable for three minutes."""
         self._unavailable.mark(instance_type, zone, capacity_type)
+
+    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+        """Take note of how much memory a node has that runs a type and an image."""
+        name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
+        memory = quantities.parse(capacity.get(MEMORY, 0))
+        self._learned.learn(name, claim.status.image_id, memory)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return the conditions of the kubelet and of the EKS node monitoring agent."""

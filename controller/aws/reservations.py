@@ -11,21 +11,19 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from cachetools import TTLCache
 
-from controller.apis.ec2nodeclass import CapacityReservationStatus, SelectorTerm
+from controller.apis.ec2nodeclass import CAPACITY_BLOCK, CapacityReservationStatus, SelectorTerm
 from controller.aws.errors import AwsError
 from controller.aws.selectors import tag_filters
 from controller.aws.session import Aws
 
 PERIOD = 60.0
 """Seconds for which an answer is believed."""
-
-EXPIRING = timedelta(minutes=40)
-"""How long before its end a capacity block takes no new nodes; EC2 ends them at 30 minutes."""
 
 
 class Reservations:
@@ -123,9 +121,8 @@ def _filters(term: SelectorTerm) -> list[dict[str, Any]]:
 
 def _status(reservation: dict[str, Any], now: datetime) -> CapacityReservationStatus:
     end = reservation.get("EndDate")
-    block = reservation.get("ReservationType") == "capacity-block"
-    expiring = block and end is not None and end - now <= EXPIRING
-    return CapacityReservationStatus(
+    block = reservation.get("ReservationType") == CAPACITY_BLOCK
+    status = CapacityReservationStatus(
         id=reservation["CapacityReservationId"],
         availability_zone=reservation.get("AvailabilityZone", ""),
         instance_type=reservation["InstanceType"],
@@ -133,6 +130,6 @@ def _status(reservation: dict[str, Any], now: datetime) -> CapacityReservationSt
         owner_id=reservation.get("OwnerId", ""),
         end_time=end.strftime("%Y-%m-%dT%H:%M:%SZ") if end else None,
         interruptible=bool(reservation.get("Interruptible", False)),
-        reservation_type="capacity-block" if block else "default",
-        state="expiring" if expiring else "active",
+        reservation_type=CAPACITY_BLOCK if block else "default",
     )
+    return msgspec.structs.replace(status, state="expiring") if status.is_expiring(now) else status

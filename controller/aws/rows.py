@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]:
     """Read each row; those that are not as AWS documents them are left out, and named."""
-    found: list[T] = []
+    values: list[T] = []
     left_out: list[str] = []
     for row in rows:
         try:
-            found.append(read(row))
+            values.append(read(row))
         except _UNREADABLE as exc:
             left_out.append(f"{exc!r} in {str(row)[:_WIDTH]}")
     if left_out:
@@ -30,4 +30,4 @@ def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]
             "left out rows that AWS lists and that cannot be read",
             extra={"what": what, "count": len(left_out), "rows": left_out[:_SHOWN]},
         )
-    return found
+    return values

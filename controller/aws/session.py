@@ -53,6 +53,46 @@ class Aws(Protocol):
         """Begin no more calls, and wait for those under way: then none can land any more."""
 
 
+READS = ("describe_", "get_", "list_")
+"""How operations begin that change nothing."""
+
+
+class ReadOnly:
+    """AWS for one who must not change anything: whatever is no read is refused before it leaves
+    the process. Implements `Aws`.
+    """
+
+    def __init__(self, aws: Aws) -> None:
+        self.region = aws.region
+        self._aws = aws
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Make a call that reads."""
+        _refuse_writes(operation)
+        return await self._aws.call(service, operation, **parameters)
+
+    async def pages(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        """Make a call that reads, page by page."""
+        _refuse_writes(operation)
+        return await self._aws.pages(service, operation, key, **parameters)
+
+    async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Make a call that reads, and may take long."""
+        _refuse_writes(operation)
+        return await self._aws.waiting_call(service, operation, **parameters)
+
+    async def settle(self) -> None:
+        """Wait for the calls under way."""
+        await self._aws.settle()
+
+
+def _refuse_writes(operation: str) -> None:
+    if not operation.startswith(READS):
+        raise CloudProviderError(f"{operation}: nothing is changed while everything is observed")
+
+
 def pricing_region(region: str) -> str:
     """Return the region whose Pricing endpoint serves this one."""
     return _PRICING_REGIONS.get(region.partition("-")[0], "us-east-1")
@@ -174,10 +214,10 @@ def _region() -> str:
     if named:
         return named
     core = boto3.Session()
-    found = core.region_name or IMDSRegionProvider(core._session).provide()
-    if not found:
+    region = core.region_name or IMDSRegionProvider(core._session).provide()
+    if not region:
         raise UnreachableError(
             "the AWS region is unknown: set AWS_REGION, or let instance metadata be reached",
             reason="RegionUnknown",
         )
-    return str(found)
+    return str(region)

@@ -72,10 +72,10 @@ class InstanceStatuses:
         """
         if not self._allowed:
             return
-        found: dict[str, Notice] = {}
+        notices: dict[str, Notice] = {}
         try:
             for name, values in _QUESTIONS:
-                found |= await self._ask(name, values, now)
+                notices |= await self._ask(name, values, now)
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
@@ -83,8 +83,8 @@ class InstanceStatuses:
             log.error("no longer asking for instance status", extra={"error": str(exc)})
             return
         # What is over may come again, and is news then.
-        self._dealt_with &= found.keys()
-        self._waiting = {r: n for r, n in found.items() if r not in self._dealt_with}
+        self._dealt_with &= notices.keys()
+        self._waiting = {r: n for r, n in notices.items() if r not in self._dealt_with}
 
     def waiting(self) -> Sequence[Notice]:
         """Return what has not been dealt with."""

@@ -1,7 +1,9 @@
 """Offerings that were refused a moment ago, and are not asked for again for a while.
 
-Each mark lives three minutes. Every type has a sequence number that grows when a
-mark is made or expires, so that whoever caches offerings knows when to look again.
+A mark lives three minutes, and twice as long as the last time where that has only just expired:
+capacity that was refused twice is likely to be refused again, at the cost of a launch each.
+Every type has a sequence number that grows when a mark is made or expires, so that whoever
+caches offerings knows when to look again.
 A quota that is used up closes, of its kind, the machines that are too large for the rest.
 """
 
@@ -15,15 +17,22 @@ from typing import NamedTuple
 from controller.aws.quotas import quota_of
 
 TTL = 180.0
-"""Seconds a refused offering is avoided: capacity comes back in minutes."""
+"""Seconds a refused offering is avoided at first: capacity comes back in minutes."""
+
+LONGEST_TTL = 8 * TTL
+"""Seconds it is avoided at most: prices and capacity of half an hour ago say little of now."""
 
 
-class Mark(NamedTuple):
-    """What is avoided; an empty instance type or zone means all of the capacity type."""
+class CapacityMark(NamedTuple):
+    """What is avoided; what is empty means all there are.
+
+    A placement group takes less than its zone has: what it lacked, others may have.
+    """
 
     instance_type: str
     zone: str
     capacity_type: str
+    group: str = ""
 
 
 class QuotaMark(NamedTuple):
@@ -34,23 +43,35 @@ class QuotaMark(NamedTuple):
     cpus: int
 
 
+class Refused(NamedTuple):
+    """Until when something is avoided, and for how many seconds that was, by the clock."""
+
+    until: float
+    length: float
+
+
 class Unavailable:
     """Remembers refusals."""
 
     def __init__(self, *, ttl: float = TTL, clock: Callable[[], float] = time.monotonic) -> None:
         self._ttl = ttl
         self._clock = clock
-        self._until: dict[Mark | QuotaMark, float] = {}
+        self._refused: dict[CapacityMark | QuotaMark, Refused] = {}
+        self._active: set[CapacityMark | QuotaMark] = set()
         self._sequence: defaultdict[str, int] = defaultdict(int)
         self._everywhere = 0
 
-    def mark(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Avoid one offering."""
-        self._add(Mark(instance_type, zone, capacity_type))
+    def mark(self, instance_type: str, zone: str, capacity_type: str, *, group: str = "") -> None:
+        """Avoid one offering, or what a placement group (by id) has of it."""
+        self._add(CapacityMark(instance_type, zone, capacity_type, group))
+
+    def mark_group(self, group: str, zone: str) -> None:
+        """Avoid a zone for a placement group that takes no more machines there."""
+        self._add(CapacityMark("", zone, "", group))
 
     def mark_capacity_type(self, capacity_type: str) -> None:
         """Avoid a whole capacity type, as when its quota is used up."""
-        self._add(Mark("", "", capacity_type))
+        self._add(CapacityMark("", "", capacity_type))
 
     def mark_quota(self, capacity_type: str, quota: str, cpus: int) -> None:
         """Avoid the machines of a quota from this size on: so many vCPUs it had not left."""
@@ -75,32 +96,65 @@ class Unavailable:
 
     def _quotas(self) -> list[QuotaMark]:
         now = self._clock()
-        return [m for m, until in self._until.items() if isinstance(m, QuotaMark) and until > now]
+        return [
+            mark
+            for mark, refused in self._refused.items()
+            if isinstance(mark, QuotaMark) and refused.until > now
+        ]
 
-    def is_marked(self, instance_type: str, zone: str, capacity_type: str) -> bool:
-        """Whether the offering is to be avoided now."""
+    def is_marked(
+        self, instance_type: str, zone: str, capacity_type: str, *, group: str = ""
+    ) -> bool:
+        """Whether the offering is to be avoided now, in a placement group if one is named."""
         now = self._clock()
-        marks = (Mark(instance_type, zone, capacity_type), Mark("", "", capacity_type))
-        return any(self._until.get(mark, now) > now for mark in marks)
+        marks = [
+            CapacityMark(instance_type, zone, capacity_type),
+            CapacityMark("", "", capacity_type),
+        ]
+        if group:
+            marks += [
+                CapacityMark(instance_type, zone, capacity_type, group),
+                CapacityMark("", zone, "", group),
+            ]
+        return any(
+            refused.until > now for refused in map(self._refused.get, marks) if refused is not None
+        )
 
     def sequence(self, instance_type: str) -> int:
         """Return a number that differs whenever what is known of the type may."""
         return self._sequence[instance_type] + self._everywhere
 
     def sweep(self) -> int:
-        """Forget what has expired; return a number that grows with every change of any mark."""
+        """Let marks expire; return a number that grows with every change of any mark."""
         now = self._clock()
-        for mark in [m for m, until in self._until.items() if until <= now]:
-            del self._until[mark]
+        for mark in [mark for mark in self._active if self._refused[mark].until <= now]:
+            self._active.remove(mark)
             self._bump(mark)
+        # Those that have been good for as long as they were bad begin anew.
+        forgotten = [m for m, refused in self._refused.items() if _is_past(refused, now)]
+        for mark in forgotten:
+            del self._refused[mark]
         return sum(self._sequence.values()) + self._everywhere
 
-    def _add(self, mark: Mark | QuotaMark) -> None:
-        self._until[mark] = self._clock() + self._ttl
+    def _add(self, mark: CapacityMark | QuotaMark) -> None:
+        now = self._clock()
+        last = self._refused.get(mark)
+        if last is None or _is_past(last, now):
+            length = self._ttl
+        elif last.until > now:  # launches side by side are refused together: that is one refusal
+            length = last.length
+        else:
+            length = min(2 * last.length, self._ttl * LONGEST_TTL / TTL)
+        self._refused[mark] = Refused(now + length, length)
+        self._active.add(mark)
         self._bump(mark)
 
-    def _bump(self, mark: Mark | QuotaMark) -> None:
-        if isinstance(mark, Mark) and mark.instance_type:
+    def _bump(self, mark: CapacityMark | QuotaMark) -> None:
+        if isinstance(mark, CapacityMark) and mark.instance_type:
             self._sequence[mark.instance_type] += 1
         else:
             self._everywhere += 1
+
+
+def _is_past(refused: Refused, now: float) -> bool:
+    return refused.until + refused.length <= now

@@ -16,7 +16,7 @@ import yaml
 from controller.apis import labels as names
 from controller.apis.taints import Taint
 from controller.aws import bottlerocket
-from controller.aws.cluster import Cluster
+from controller.aws.cluster import EksCluster
 from controller.aws.families import AL2, AL2023, BOTTLEROCKET, Family
 
 NODE_CONFIG = "application/node.eks.aws"
@@ -35,7 +35,7 @@ class UserDataError(ValueError):
 class Bootstrap:
     """What a machine must know; `kubelet` is a KubeletConfiguration's map."""
 
-    cluster: Cluster
+    cluster: EksCluster
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     kubelet: Mapping[str, Any] = field(default_factory=dict)
@@ -84,11 +84,11 @@ def user_data(family: Family, bootstrap: Bootstrap) -> str:
 
 # MIME.
 
-Part = tuple[str, str]
+MimePart = tuple[str, str]
 """Content type and content."""
 
 
-def _mime(parts: list[Part]) -> str:
+def _mime(parts: list[MimePart]) -> str:
     lines = ["MIME-Version: 1.0", f'Content-Type: multipart/mixed; boundary="{BOUNDARY}"', ""]
     for content_type, content in parts:
         lines += [f"--{BOUNDARY}", f"Content-Type: {content_type}", "", content.rstrip("\n"), ""]
@@ -101,7 +101,7 @@ def _is_mime(text: str) -> bool:
     return start.startswith(("mime-version:", "content-type:"))
 
 
-def _parts_of(text: str) -> Iterator[Part]:
+def _parts_of(text: str) -> Iterator[MimePart]:
     message = message_from_string(text.lstrip())
     for leaf in message.walk():
         if leaf.is_multipart():
@@ -112,14 +112,14 @@ def _parts_of(text: str) -> Iterator[Part]:
         yield leaf.get("Content-Type", "text/plain"), payload.decode()
 
 
-def _custom_shell(text: str) -> Iterator[Part]:
+def _custom_shell(text: str) -> Iterator[MimePart]:
     if _is_mime(text):
         yield from _parts_of(text)
     elif text.strip():
         yield SHELL_SCRIPT, text
 
 
-def _custom_nodeadm(text: str) -> Iterator[Part]:
+def _custom_nodeadm(text: str) -> Iterator[MimePart]:
     if _is_mime(text):
         yield from _parts_of(text)
     elif text.strip():
@@ -189,11 +189,11 @@ def _script(bootstrap: Bootstrap) -> str:
 
 def _kubelet_arguments(bootstrap: Bootstrap) -> str:
     kubelet = bootstrap.kubelet
-    found: list[str] = []
+    arguments: list[str] = []
     if bootstrap.labels:
-        found.append(f'--node-labels="{_pairs(bootstrap.labels)}"')
+        arguments.append(f'--node-labels="{_pairs(bootstrap.labels)}"')
     if bootstrap.taints:
-        found.append(f'--register-with-taints="{",".join(map(_taint, bootstrap.taints))}"')
+        arguments.append(f'--register-with-taints="{",".join(map(_taint, bootstrap.taints))}"')
     for key, flag, between in (
         ("maxPods", "max-pods", ""),
         ("podsPerCore", "pods-per-core", ""),
@@ -209,10 +209,10 @@ def _kubelet_arguments(bootstrap: Bootstrap) -> str:
     ):
         value = kubelet.get(key)
         if isinstance(value, Mapping) and value:
-            found.append(f'--{flag}="{_pairs(value, between)}"')
+            arguments.append(f'--{flag}="{_pairs(value, between)}"')
         elif value is not None and not isinstance(value, Mapping):
-            found.append(f"--{flag}={str(value).lower()}")
-    return " ".join(found)
+            arguments.append(f"--{flag}={str(value).lower()}")
+    return " ".join(arguments)
 
 
 def _pairs(pairs: Mapping[str, Any], between: str = "=") -> str:

@@ -157,8 +157,8 @@ def _judge(exc: AwsError, call: str) -> None:
 
 def _content(node_class: EC2NodeClass) -> bytes:
     status = node_class.status
-    found = [status.subnets, status.security_groups, status.amis, status.instance_profile]
-    return msgspec.json.encode([node_class.metadata.uid, node_class.spec, found])
+    resolved = [status.subnets, status.security_groups, status.amis, status.instance_profile]
+    return msgspec.json.encode([node_class.metadata.uid, node_class.spec, resolved])
 
 
 def _like(*instance_types: str) -> list[Requirement]:

@@ -16,13 +16,7 @@ from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import Requirements, read
 from controller.constraints.resources import Resources, fits
 
-OFFERING_ONLY = frozenset(
-    {
-        f"{labels.AWS_GROUP}/capacity-reservation-id",
-        f"{labels.AWS_GROUP}/capacity-reservation-type",
-        f"{labels.AWS_GROUP}/capacity-reservation-interruptible",
-    }
-)
+OFFERING_ONLY = frozenset(labels.RESERVATION_LABELS)
 """Attributes of a way to buy, not of a machine: absent from an offering means absent."""
 
 

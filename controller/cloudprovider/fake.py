@@ -177,6 +177,7 @@ class FakeCloud:
         self.released: list[str] = []
         self.exhausted: set[Pool] = set()
         self.avoided: set[Pool] = set()
+        self.learned: dict[str, dict[str, str | int | float]] = {}
         self._idle = idle
         self._faults: dict[str, list[CloudProviderError]] = {}
         self._claims: dict[str, str] = {}
@@ -248,15 +249,15 @@ class FakeCloud:
         launched = self._claims.get(claim.metadata.uid)
         if launched is not None and launched in self.machines:
             return self.machines[launched]
-        found = choices(
+        chosen = choices(
             types if types is not None else (self._as_known(t) for t in self.types),
             claim.spec.requirements,
             _requests(claim),
         )
-        if not found:
+        if not chosen:
             raise InsufficientCapacityError(f"nothing that meets {claim.metadata.name} can be had")
         kind, offering = min(
-            ((choice.instance_type, o) for choice in found for o in choice.offerings),
+            ((choice.instance_type, o) for choice in chosen for o in choice.offerings),
             key=lambda pair: (pair[1].price, pair[0].name, pair[1].zone),
         )
         instance = self._instance(claim, node_class, kind, offering)
@@ -279,9 +280,9 @@ class FakeCloud:
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return the machine that bears the claim's tag."""
         await self._called("launched_for", claim.metadata.name)
-        found = (m for m in self.machines.values() if m.is_ours)
+        ours = (m for m in self.machines.values() if m.is_ours)
         return next(
-            (m for m in found if m.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
+            (m for m in ours if m.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
         )
 
     async def instances(self) -> Sequence[Instance]:
@@ -358,11 +359,16 @@ class FakeCloud:
         """Hold an offering for unavailable until `restock`."""
         self.avoided.add(Pool(instance_type, zone, capacity_type))
 
+    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+        """Take note of what a claim's node turned out to have."""
+        self.learned[claim.metadata.name] = dict(capacity)
+
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return the kubelet's own conditions."""
+        """Return the kubelet's own conditions, and one that is put up with for a shorter time."""
         return (
             RepairPolicy("Ready", "False", timedelta(minutes=30)),
             RepairPolicy("Ready", "Unknown", timedelta(minutes=30)),
+            RepairPolicy("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
         )
 
     async def _called(self, call: str, subject: str) -> None:

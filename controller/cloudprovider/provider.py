@@ -61,7 +61,8 @@ class Notice:
     `kind` is one of `spot_interrupted`, `rebalance_recommendation`,
     `instance_stopped`, `instance_terminated`, `scheduled_change`,
     `capacity_reservation_interrupted`, `instance_status`, `system_status` (the machine
-    has failed its checks for a while: it may not drain), `no_op`; `receipt` acknowledges it.
+    has failed its checks for a while: it may not drain), `no_op`, `malformed` (what came can't be
+    read); `receipt` acknowledges it.
     """
 
     kind: str
@@ -153,6 +154,11 @@ class CloudProvider(Protocol):
 
     def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
         """Hold an offering for unavailable for a while: it was just interrupted."""
+
+    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+        """Take note of what a claim's node turned out to have, in Kubernetes quantities by resource
+        name. Told often, the same again and again; costs next to nothing.
+        """
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return which node conditions mean that a node is broken."""

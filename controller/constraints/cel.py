@@ -116,14 +116,14 @@ class Expression:
 
     def _evaluated(self, world: dict[str, Any]) -> bool | str:
         try:
-            found = self._program.eval(data=world)
+            answer = self._program.eval(data=world)
         except (RuntimeError, ValueError, LookupError) as exc:
             return _reason(str(exc))
-        kind = found.type().name()
+        kind = answer.type().name()
         if kind == "BOOL":
-            return bool(found.value())
+            return bool(answer.value())
         if kind == "ERROR":
-            return _reason(found.value())
+            return _reason(answer.value())
         return f"comes to {kind.lower()}, not to true or false"
 
 
@@ -158,11 +158,11 @@ def _environment() -> Any:
         name = signature.partition("(")[0].rpartition(".")[2]
         overload = cel.Overload(signature=signature, return_type=cel.Type(kind), impl=function)
         overloads[name].append(overload)
-    extensions = ", ".join(f"{{name: {one}}}" for one in _EXTENSIONS)
+    extensions = ", ".join(f"{{name: {extension}}}" for extension in _EXTENSIONS)
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(f"extensions: [{extensions}]"),
         variables={"device": cel.Type.DYN},
-        functions=[cel.FunctionDecl(name, found) for name, found in overloads.items()],
+        functions=[cel.FunctionDecl(name, functions) for name, functions in overloads.items()],
     )
 
 
@@ -179,7 +179,7 @@ def _plain(value: Any, missing: Sequence[str] = ()) -> Any:
         defaults = missing if hasattr(value, "__missing__") else ()
         return {key: _plain(value[key], missing) for key in (*value, *defaults)}
     if isinstance(value, list):
-        return [_plain(one, missing) for one in value]
+        return [_plain(member, missing) for member in value]
     return bytes(value) if isinstance(value, Quantity | Semver) else value
 
 
@@ -244,13 +244,13 @@ _FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "list<dyn>.min()": ("dyn", min),
     "list<dyn>.max()": ("dyn", max),
     # A parameter of any type takes none at run time: each type of an attribute has its own.
-    **{f"{one}.includes({one})": ("bool", operator.eq) for one in ("string", "int", "bool")},
+    **{f"{kind}.includes({kind})": ("bool", operator.eq) for kind in ("string", "int", "bool")},
     "bytes.includes(bytes)": ("bool", operator.eq),
     **{
-        f"list<dyn>.includes({one})": (
+        f"list<dyn>.includes({kind})": (
             "bool",
             lambda items, sought: any(type(i) is type(sought) and i == sought for i in items),
         )
-        for one in ("string", "int", "bool", "bytes")
+        for kind in ("string", "int", "bool", "bytes")
     },
 }

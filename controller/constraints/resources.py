@@ -38,13 +38,13 @@ def asked(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
         ValueError: one of them is not such a quantity; the message names it.
 
     """
-    found = {}
+    amounts = {}
     for name, quantity in quantities.items():
         try:
-            found[name] = wire.amount(quantity)
+            amounts[name] = wire.amount(quantity)
         except ValueError as exc:
             raise ValueError(f"{name}: {exc}") from exc
-    return found
+    return amounts
 
 
 def total(parts: Iterable[Resources]) -> dict[str, int]:
@@ -134,17 +134,19 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     if not held:
         return {}
     is_refused = any(
-        one.type == "PodResizePending" and one.is_true and one.reason == "Infeasible"
-        for one in pod.status.conditions
+        condition.type == "PodResizePending"
+        and condition.is_true
+        and condition.reason == "Infeasible"
+        for condition in pod.status.conditions
     )
-    found = {}
+    resized = {}
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         if has := held.get(container.name):
             wanted = parsed(container.resources.requests)
             counted = has if is_refused else largest((wanted, has))
             if counted != wanted:
-                found[container.name] = counted
-    return found
+                resized[container.name] = counted
+    return resized
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:

@@ -39,7 +39,7 @@ def applied(
     New nodes are the cheapest that their claims allow, initialized, and consolidatable as soon
     as the others are.
     """
-    gone = {one.name for one in command.candidates}
+    gone = {candidate.name for candidate in command.candidates}
     place = {key: name for name, keys in command.moves.items() for key in keys}
     made = []
     for name, new in zip(names, command.replacements, strict=True):
@@ -53,7 +53,7 @@ def applied(
         for pod in snapshot.pods
         if pod.key in place or pod.spec.node_name not in gone
     )
-    nodes = (*(one for one in snapshot.nodes if one.name not in gone), *made)
+    nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
     return replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
 
 
@@ -67,7 +67,7 @@ def launched(
 
     """
     choice = _cheapest(new, types)
-    offering = min(choice.offerings, key=lambda one: one.price)
+    offering = min(choice.offerings, key=lambda offering: offering.price)
     carried = _labels(name, new, pool, choice.instance_type, offering)
     metadata = ObjectMeta(name=name, uid=f"uid-{name}", labels=carried, creation_timestamp=now)
     template = pool.spec.template.spec
@@ -99,8 +99,8 @@ def launched(
                 capacity=capacity,
                 allocatable=allocatable,
                 conditions=[
-                    Condition(type=one, status="True", last_transition_time=now)
-                    for one in (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
+                    Condition(type=kind, status="True", last_transition_time=now)
+                    for kind in (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
                 ],
             ),
         ),
@@ -109,9 +109,13 @@ def launched(
 
 def _cheapest(new: NewNode, types: Iterable[InstanceType]) -> Choice:
     allowed = frozenset(new.instance_types)
-    found = choices((one for one in types if one.name in allowed), new.requirements, {})
+    launchable = choices(
+        (instance_type for instance_type in types if instance_type.name in allowed),
+        new.requirements,
+        {},
+    )
     order = {name: place for place, name in enumerate(new.instance_types)}
-    return min(found, key=lambda one: (one.price, order[one.instance_type.name]))
+    return min(launchable, key=lambda choice: (choice.price, order[choice.instance_type.name]))
 
 
 def _labels(

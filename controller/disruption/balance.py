@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.disruption.commands import Candidate
+from controller.disruption.commands import Candidate, Verdict
 from controller.disruption.costs import rescheduling_cost
 from controller.disruption.simulation import Group
 
@@ -29,26 +29,35 @@ class Totals:
         """Add up pools."""
         price: dict[str, float] = {}
         disturbance: dict[str, float] = {}
-        for one in everyone:
-            price[one.pool] = price.get(one.pool, 0.0) + one.price
-            disturbance[one.pool] = disturbance.get(one.pool, 0.0) + _disturbance(one)
+        for candidate in everyone:
+            price[candidate.pool] = price.get(candidate.pool, 0.0) + candidate.price
+            disturbance[candidate.pool] = disturbance.get(candidate.pool, 0.0) + _disturbance(
+                candidate
+            )
         return cls(price, disturbance)
 
     def approves(self, group: Group) -> bool:
         """Whether every balanced pool among the leaving nodes gains enough."""
-        pools = {one.pool: one.node_pool for one in group.leaving}
-        return all(
-            self._score(group, name) >= LEAST_SCORE
-            for name, pool in pools.items()
-            if pool.spec.disruption.consolidation_policy == BALANCED
-        )
+        return all(verdict.decision == "approved" for verdict in self.verdicts(group))
+
+    def verdicts(self, group: Group) -> list[Verdict]:
+        """Return for each pool among the leaving nodes whether it gains enough."""
+        verdicts = []
+        for name, pool in {
+            candidate.pool: candidate.node_pool for candidate in group.leaving
+        }.items():
+            policy = pool.spec.disruption.consolidation_policy
+            score = self._score(group, name) if policy == BALANCED else None
+            gains = score is None or score >= LEAST_SCORE
+            verdicts.append(Verdict(name, policy, "approved" if gains else "rejected", score))
+        return verdicts
 
     def _score(self, group: Group, pool: str) -> float:
         """Return the share of the saving over the share of the disturbance; what a group saves
         is divided among pools by what their nodes cost.
         """
-        mine = [one for one in group.leaving if one.pool == pool]
-        share = sum(one.price for one in mine) / group.price if group.price else 0.0
+        mine = [candidate for candidate in group.leaving if candidate.pool == pool]
+        share = sum(candidate.price for candidate in mine) / group.price if group.price else 0.0
         price, disturbance = self.price.get(pool, 0.0), self.disturbance.get(pool, 0.0)
         if price <= 0 or disturbance <= 0:
             return 0.0
@@ -57,6 +66,6 @@ class Totals:
         return saved / disturbed if disturbed else 0.0
 
 
-def _disturbance(one: Candidate) -> float:
+def _disturbance(candidate: Candidate) -> float:
     """Return what disturbing a node costs: one for the node, and each pod's eviction cost."""
-    return 1.0 + max(rescheduling_cost(one.moving), 0.0)
+    return 1.0 + max(rescheduling_cost(candidate.moving), 0.0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from controller.apis import labels
 from controller.apis.pods import Pod
 from controller.apis.workloads import PodDisruptionBudget
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate
-from controller.disruption.pods import is_drainable
+from controller.disruption.pods import is_drainable, surges
 from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import budget_obstacle
@@ -27,7 +26,7 @@ class Candidates:
     blocked: Mapping[str, str] = field(default_factory=dict)
 
 
-def found(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
+def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     """Sort the cluster's nodes into candidates and blocked ones; the rest are not ours to touch.
 
     `eventual`: pods do not protect a node whose claim has a termination grace period, which
@@ -49,7 +48,7 @@ def found(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
         pods = tuple(pods_by_node.get(state.name, ()))
         forced = eventual and state.claim.spec.termination_grace_period is not None
         obstacle = _node_obstacle(state, problem) or (
-            None if forced else _pod_obstacle(pods, budgets, problem.now)
+            None if forced else _pod_obstacle(pods, budgets, problem)
         )
         if obstacle is not None:
             blocked[state.name] = obstacle
@@ -64,7 +63,7 @@ def found(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
 def cost(problem: DisruptionProblem) -> float:
     """Return what all nodes cost whose price is known, in $/h."""
     types = _types_by_name(problem)
-    return sum(_price(types, one) for one in problem.snapshot.nodes)
+    return sum(_price(types, node) for node in problem.snapshot.nodes)
 
 
 Types = Mapping[str, Mapping[str, InstanceType]]
@@ -73,7 +72,7 @@ Types = Mapping[str, Mapping[str, InstanceType]]
 def _types_by_name(problem: DisruptionProblem) -> Types:
     """Return the types of each pool by their names."""
     return {
-        pool: {one.name: one for one in types}
+        pool: {instance_type.name: instance_type for instance_type in types}
         for pool, types in problem.snapshot.instance_types.items()
     }
 
@@ -86,6 +85,10 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
     assert state.node is not None
     if state.name in problem.resting:
         return "Disruption could not be carried out a moment ago"
+    if state.name in problem.awaiting:
+        return f"{problem.awaiting[state.name]}, made in its place before, is not ready yet"
+    if state.name in problem.kept:
+        return problem.kept[state.name]
     if state.nominated:
         return "Node is nominated for a pending pod"
     if state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
@@ -94,8 +97,11 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
 
 
 def _pod_obstacle(
-    pods: Sequence[Pod], disruption_budgets: Sequence[PodDisruptionBudget], now: datetime
+    pods: Sequence[Pod],
+    disruption_budgets: Sequence[PodDisruptionBudget],
+    problem: DisruptionProblem,
 ) -> str | None:
+    now, surge = problem.now, problem.settings.surge
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:
         return f'Pod "{protected.key}" has the karpenter.sh/do-not-disrupt annotation'
@@ -104,7 +110,8 @@ def _pod_obstacle(
             reason
             for pod in pods
             if is_drainable(pod, now) and not pod.metadata.is_deleting
-            if (reason := budget_obstacle(pod, disruption_budgets)) is not None
+            if (reason := budget_obstacle(pod, disruption_budgets, surges=surge and surges(pod)))
+            is not None
         ),
         None,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from typing import Literal
 
 from controller.apis import labels
 from controller.apis.nodeclaim import NodeClaim
@@ -28,7 +30,7 @@ class Reason(Enum):
         return self.value.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """A node that may be disrupted: managed, initialized, and free of whatever forbids it.
 
@@ -58,7 +60,7 @@ class Candidate:
         """Whether it is a spot instance."""
         return self.node.metadata.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
 
-    @property
+    @cached_property
     def moving(self) -> tuple[Pod, ...]:
         """The pods that need another node when this one goes."""
         return tuple(pod for pod in self.pods if is_reschedulable(pod))
@@ -83,7 +85,14 @@ class Command:
     @property
     def names(self) -> frozenset[str]:
         """The names of the nodes to be removed."""
-        return frozenset(one.name for one in self.candidates)
+        return frozenset(candidate.name for candidate in self.candidates)
+
+    @property
+    def consolidation_type(self) -> str:
+        """`empty`, `multi` or `single` as metrics have it; nothing for what is no consolidation."""
+        if self.reason is Reason.UNDERUTILIZED:
+            return "multi" if len(self.candidates) > 1 else "single"
+        return "empty" if self.reason is Reason.EMPTY else ""
 
     @property
     def decision(self) -> str:
@@ -92,17 +101,33 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of weighing a consolidation for a pool; only balanced pools have a `score`."""
+
+    pool: str
+    policy: str
+    decision: Literal["approved", "rejected"]
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now, and per node that stays the reason.
 
     `held_back` names those that nothing but budgets keep; `eligible` counts the nodes that each
-    method could take, if anything were gained.
+    method could take, if anything were gained. `verdicts` are those on the consolidations that
+    were found; `timed_out` when the time was up before all had been looked at. `lower_bound` is
+    what no arrangement of the pods costs less than, in $/h, where that was asked for and nothing
+    was left to do.
     """
 
     commands: tuple[Command, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
     held_back: frozenset[str] = frozenset()
     eligible: Mapping[Reason, int] = field(default_factory=dict)
+    verdicts: tuple[Verdict, ...] = ()
+    timed_out: bool = False
+    lower_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

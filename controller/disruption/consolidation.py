@@ -1,51 +1,62 @@
 """Removes nodes, and replaces any set of nodes by any cheaper set.
 
-What a pod would cost if all were placed anew gives each node its *waste*: what it costs beyond
-what its pods are worth. Waste per eviction ranks the nodes without a solve. Nodes are then
-taken out of the plan in that order, in growing numbers, and the engine puts their pods on
-what stays and on new nodes (ruin and recreate); what saves more than it disturbs stays in the
-plan. Evictions are dear at first and become cheaper, so that the plan takes the savings that
-move few pods before those that move many, down to the price that the settings name. A pod of
-the plan has moved once however often the plan is made anew.
+The cluster is read into arrays once. A linear program over them says which nodes had better go
+and what pods and free room are worth; a search makes a plan of that (see `relaxation`, `plan`
+and `search`), in which a pod moves once, however often the plan changes. New nodes for
+those that find no room are bought by the engine, which thereby proves what they come to.
 
 Nodes that depend on one another form a group; each group is a command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+
+import numpy as np
 
 from controller.apis import conditions, durations, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE
 from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
 from controller.disruption.budgets import Budgets
-from controller.disruption.commands import Candidate, Command, Reason
-from controller.disruption.costs import eviction_cost, moving_price
+from controller.disruption.commands import Candidate, Command, Reason, Verdict
+from controller.disruption.costs import Lives, eviction_cost
+from controller.disruption.model import ClusterModel
+from controller.disruption.plan import Plan
 from controller.disruption.prices import capped
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import NOBODY, Group, Outcome, Simulation, groups
+from controller.disruption.relaxation import HOLES, relaxed
+from controller.disruption.search import searched
+from controller.disruption.simulation import NOBODY, Departure, Group, Simulation, groups
+from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import never
 
 REASON = Reason.UNDERUTILIZED
 WHEN_EMPTY = "WhenEmpty"
 
-EVICTION_LEVELS = (1.0, 0.5, 0.25, 0.12, 0.05, 0.02)
-"""How dear an eviction is while the plan grows, in shares of what the average pod costs. On
-clusters of 100 to 300 nodes whose deployments had shrunk by half, savings that cost more than
-the first are few, and those below the last move ten pods for what one pod costs."""
+LEAST_EVICTION = 0.1
+"""How dear an eviction is at least to a plan, in shares of what the average pod costs: what moves
+ten pods to save what one costs is no saving. Without it a cluster would be made anew, pod by
+pod, for its last percents."""
 
-PORTIONS = (0.0625, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0)
-"""Which shares of the ranking are taken out together."""
+MANY_NODES = 1000
+"""From how many nodes on new ones are bought only once none goes without, so that the first
+commands come soon."""
+
+ENGINE_TRIES = 20
+"""How many nodes are tried with the engine in a look, of those that the arrays cannot judge."""
 
 SPOT_TO_SPOT_TYPES = 15
 """How many cheaper types a spot node needs to be replaced by another spot node: with fewer,
 each replacement would sooner be interrupted, and replaced again."""
 
 AWAITED = "pods that wait for a node will come here"
+
+LATER = "others go first, and it is looked at again when they have gone"
+
+SPOT_AGAIN = "the nodes in its place might cost as much, or it is spot and would be again"
 
 UNSEEN = "there was no time left to look at it alone"
 
@@ -60,6 +71,7 @@ class Proposal:
     commands: list[Command] = field(default_factory=list)
     blocked: dict[str, str] = field(default_factory=dict)
     held_back: frozenset[str] = NOBODY
+    verdicts: list[Verdict] = field(default_factory=list)
 
 
 def obstacle(candidate: Candidate) -> str | None:
@@ -95,36 +107,40 @@ def propose(
     The plan is made for all candidates, whatever the budgets say; what they hold back takes no
     pods of those that go, so that nobody moves twice.
     """
-    found = Proposal()
+    proposal = Proposal()
     open_: list[Candidate] = []
-    for one in candidates:
-        reason = AWAITED if one.name in simulation.promised else obstacle(one)
+    for candidate in candidates:
+        reason = AWAITED if candidate.name in simulation.promised else obstacle(candidate)
         if reason is None:
-            open_.append(one)
+            open_.append(candidate)
         else:
-            found.blocked[one.name] = reason
+            proposal.blocked[candidate.name] = reason
     if not open_:
-        return found
+        return proposal
     search = _Search(problem, open_, candidates, simulation, expired)
-    plan = search.run()
-    going = _within(budgets, search.ordered(plan))
-    outcome = simulation.without(going, closed=plan - going) if going else None
-    approved = search.approved(outcome) if outcome is not None else []
-    names = frozenset(name for one in approved for name in one.names)
-    if outcome is not None and names != going:
-        outcome = simulation.without(names, closed=plan - names) if names else None
-        approved = search.approved(outcome) if outcome is not None else []
-        names = frozenset(name for one in approved for name in one.names)
-    found.commands = [search.command(one) for one in approved]
-    found.held_back = plan - names
-    for one in open_:
-        if one.name in names:
+    plan, approved = NOBODY, list[Group]()
+    for planned in search.plans():
+        approved = search.within(planned, budgets)
+        plan = planned.names if approved or not plan else plan
+        if approved:
+            break
+    approved = approved or search.next_best(plan, budgets)
+    names = frozenset(name for group in approved for name in group.names)
+    proposal.commands = [search.command(group) for group in approved]
+    proposal.held_back = plan - names
+    for candidate in open_:
+        if candidate.name in names:
             continue
-        if one.name in plan:
-            found.blocked[one.name] = f"the budgets of NodePool {one.pool} let no more nodes go now"
+        if candidate.name in plan:
+            proposal.blocked[candidate.name] = (
+                f"the budgets of NodePool {candidate.pool} let no more nodes go now"
+            )
         else:
-            found.blocked[one.name] = UNSEEN if expired() else search.why_it_stays(one)
-    return found
+            proposal.blocked[candidate.name] = (
+                LATER if approved else UNSEEN if expired() else search.why_it_stays(candidate)
+            )
+    proposal.verdicts = search.verdicts(approved)
+    return proposal
 
 
 def confirmed(
@@ -134,19 +150,17 @@ def confirmed(
     *,
     simulation: Simulation,
     budgets: Budgets,
-    held_back: frozenset[str] = NOBODY,
     expired: Callable[[], bool] = never,
 ) -> tuple[list[Command], dict[str, str]]:
     """Return the commands that stand, as they would be given now, and why the nodes of the
     others stay.
 
-    They are carried out together, so they are looked at together; what was held back then
-    takes no pods now.
+    They are carried out together, so they are looked at together: as planned, pod by pod.
     """
     open_ = {
-        one.name: one
-        for one in candidates
-        if one.name not in simulation.promised and obstacle(one) is None
+        candidate.name: candidate
+        for candidate in candidates
+        if candidate.name not in simulation.promised and obstacle(candidate) is None
     }
     rejected: dict[str, str] = {}
     left: list[Command] = []
@@ -162,21 +176,39 @@ def confirmed(
     going = [open_[name] for command in left for name in sorted(command.names)]
     search = _Search(problem, going, candidates, simulation, expired)
     while left:
-        fresh = search.again(left, held_back)
-        failed = [one for one in left if one.names not in fresh]
+        fresh = search.again(left)
+        failed = [command for command in left if command.names not in fresh]
         if not failed:
-            return [fresh[one.names] for one in left], rejected
-        failed = search.culprits(left, held_back) or failed
-        for one in failed:
-            rejected |= dict.fromkeys(one.names, "its pods would go elsewhere by now")
-        left = [one for one in left if one not in failed]
+            return [fresh[command.names] for command in left], rejected
+        failed = search.culprits(left) or failed
+        for changed in failed:
+            rejected |= dict.fromkeys(changed.names, "its pods would go elsewhere by now")
+        left = [command for command in left if command not in failed]
     return [], rejected
 
 
 def _within(budgets: Budgets, ordered: Iterable[Candidate]) -> frozenset[str]:
     """Return the names of the first that the budgets let go; the budgets are not spent."""
     left = replace(budgets, remaining=dict(budgets.remaining))
-    return frozenset(one.name for one in left.admit(ordered))
+    return frozenset(candidate.name for candidate in left.admit(ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfirmedPlan:
+    """What goes, as far as the engine confirms it; the node that stays that each of the pods goes
+    to, by its key; and what that saves, evictions paid, in $/h. Where it `is_proven`, the engine
+    has found those nodes, and there is nothing to check.
+    """
+
+    groups: tuple[Group, ...]
+    homes: Mapping[str, str]
+    gain: float
+    is_proven: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the nodes that go."""
+        return frozenset(name for group in self.groups for name in group.names)
 
 
 class _Search:
@@ -191,99 +223,163 @@ class _Search:
         expired: Callable[[], bool],
     ) -> None:
         self._problem, self._simulation, self._expired = problem, simulation, expired
-        self._open = {one.name: one for one in open_}
-        settings, now = problem.settings, problem.now
-        hours = settings.horizon / timedelta(hours=1)
+        self._open = {candidate.name: candidate for candidate in open_}
+        lives = Lives(problem.snapshot.pods, problem.settings, problem.now)
         self._disturbance = {
-            one.name: sum(max(eviction_cost(pod), 0.0) for pod in one.moving) for one in open_
+            candidate.name: sum(max(eviction_cost(pod), 0.0) for pod in candidate.moving)
+            for candidate in open_
         }
-        self._move_price = {
-            one.name: sum(moving_price(pod, settings, now) for pod in one.moving) / hours
-            for one in open_
-        }
-        values = simulation.values(self._open)
-        self._waste = {
-            # What finds no other place is worth its node.
-            one.name: one.price - sum(values.get(pod.key, one.price) for pod in one.moving)
-            for one in open_
+        least = LEAST_EVICTION * sum(candidate.price for candidate in open_)
+        least /= max(sum(self._disturbance.values()), 1.0)
+        # What emptying each node costs, in $/h while what is saved lasts.
+        self._costs = {
+            candidate.name: max(
+                self._disturbance[candidate.name] * least,
+                sum(map(lives.hourly_price, candidate.moving)),
+            )
+            for candidate in open_
         }
         self._balance = balance.Totals.of(everyone)
+        self._unbalanced: list[Group] = []
+        self._alone: Plan | None = None
+        self._worth: dict[str, float] = {}
+        self._model = None if expired() else simulation.model(self._open)
 
-    def run(self) -> frozenset[str]:
-        """Return the names of the nodes that should go."""
-        plan: frozenset[str] = NOBODY
-        pods = sum(self._disturbance.values())
-        average = sum(one.price for one in self._open.values()) / max(pods, 1.0)
-        for level in EVICTION_LEVELS:
-            price = level * average
-            while not self._expired():
-                better = self._grown(plan, price)
-                if better is None:
-                    break
-                plan = better
-        return plan or self._single()
+    def plans(self) -> Iterator[_ConfirmedPlan]:
+        """Yield plans, the best first, that are worth it for the whole cluster."""
+        if self._model is None:
+            empty = [candidate for candidate in self._open.values() if not candidate.moving]
+            yield _ConfirmedPlan(tuple(Group(leaving=(candidate,)) for candidate in empty), {}, 0.0)
+            return
+        model = self._model
+        evictions = np.array([self._costs.get(name, 0.0) for name in model.names])
+        closed = replace(model, worth_new=np.full_like(model.worth_new, np.inf))
+        plans = [self._confirmed_plan(closed, evictions)]
+        enough = plans[0].groups and len(model.names) > MANY_NODES
+        if not enough and self._buyable(model).any():
+            worth_new = np.where(self._buyable(model), model.worth_new, np.inf)
+            plans.append(self._confirmed_plan(replace(model, worth_new=worth_new), evictions))
+        plans.sort(key=lambda plan: -plan.gain)
+        if not any(plan.groups for plan in plans):
+            plans = [self._by_engine(model)]
+        yield from plans
 
-    def _single(self) -> frozenset[str]:
-        """Return the first node that is worth it alone: where no plan pays, each is looked at."""
-        for name in sorted(self._open, key=lambda one: (-self._waste[one], one)):
-            if self._expired():
-                break
-            alone = self._worthwhile(frozenset({name}), 0.0)
-            if alone:
-                return alone
-        return NOBODY
+    def _buyable(self, model: ClusterModel) -> Mask:
+        """Mark the classes that new nodes may be bought for: where spot is not exchanged for spot,
+        those of which some are on other nodes.
+        """
+        if self._problem.settings.spot_to_spot:
+            return np.isfinite(model.worth_new)
+        spot = [name in self._open and self._open[name].is_spot for name in model.names]
+        others = model.present[~np.array(spot, dtype=np.bool_)].any(axis=0)
+        buyable: Mask = others & np.isfinite(model.worth_new)
+        return buyable
 
-    def _grown(self, plan: frozenset[str], price: float) -> frozenset[str] | None:
-        """Return the plan with the nodes that are worth it at this price of an eviction.
+    def within(self, planned: _ConfirmedPlan, budgets: Budgets) -> list[Group]:
+        """Return the groups of a plan that go now, the best first, as far as budgets let them."""
+        ordered = [
+            candidate for group in planned.groups for candidate in sorted(group.leaving, key=_name)
+        ]
+        going = _within(budgets, ordered)
+        approved = []
+        for group in planned.groups:
+            if group.names <= going:
+                approved.append(group)
+            elif group.names & going:
+                approved.extend(self._part(planned, group.names & going))
+        approved.sort(key=self._rank)
+        return approved if planned.is_proven else self._taken_in(approved)
 
-        None when no other plan is better.
+    def _taken_in(self, approved: Sequence[Group]) -> list[Group]:
+        """Return the groups whose pods the nodes that stay take in, one after the other.
+
+        A plan is made step by step, and keeps spreads and affinities at each: what leaves later,
+        or is held back, may have been what a pod before it was level with, or near.
+        """
+        left = list(approved)
+        while True:
+            plan = self._emptied({name for group in left for name in group.names})
+            if plan is None:
+                return left
+            there = []
+            for group in left:
+                before = plan.mark()
+                if plan.bring(group.moves):
+                    there.append(group)
+                else:
+                    plan.undo(before)
+            if len(there) == len(left):
+                return left
+            left = there
+
+    def _part(self, planned: _ConfirmedPlan, going: frozenset[str]) -> list[Group]:
+        """Return what is worth it still when of a group only these nodes go."""
+        while going:
+            departure = self._simulation.carried_out(going, planned.homes)
+            good = self.approved(departure) if departure is not None else []
+            left = frozenset(name for group in good for name in group.names)
+            if left == going:
+                return good
+            going = left
+        return []
+
+    def _confirmed_plan(self, model: ClusterModel, evictions: Vector) -> _ConfirmedPlan:
+        """Return the best plan by the arrays, as far as the engine confirms it."""
+        relaxation = relaxed(model, evictions)
+        plan = searched(model, evictions, relaxation, expired=self._expired)
+        self._alone = Plan(model, evictions, relaxation.room_price)
+        anywhere = (self._model or model).worth_new * HOLES
+        values = np.minimum(relaxation.values, anywhere)
+        self._worth = dict(zip(model.names, (model.present @ values).tolist(), strict=True))
+        going = np.flatnonzero(plan.leaving).tolist()
+        names = frozenset(model.names[place] for place in going)
+        spot = [name in self._open and self._open[name].is_spot for name in model.names]
+        homes = plan.homes(last=np.array(spot, dtype=np.bool_))
+        departure = self._simulation.carried_out(names, homes)
+        if departure is None:
+            stay = frozenset(
+                name for name in names for pod in self._open[name].moving if pod.key not in homes
+            )
+            departure = self._simulation.carried_out(names - stay, homes)
+        good = self.approved(departure) if departure is not None else []
+        return _ConfirmedPlan(tuple(good), homes, sum(map(self._net, good)))
+
+    def _by_engine(self, model: ClusterModel) -> _ConfirmedPlan:
+        """Return a node that the engine finds worth it alone, of those that arrays cannot judge."""
+        odd = model.present[:, model.intricate].any(axis=1)
+        return self._alone_by_engine(
+            model.names[place] for place in np.flatnonzero(odd & model.candidate).tolist()
+        )
+
+    def next_best(self, plan: Iterable[str], budgets: Budgets) -> list[Group]:
+        """Return what goes of a plan of which budgets let no part go as planned: the first of its
+        nodes that is worth it alone.
+        """
+        alone = (name for name in plan if _within(budgets, [self._open[name]]))
+        return list(self._alone_by_engine(alone).groups)
+
+    def _alone_by_engine(self, names: Iterable[str]) -> _ConfirmedPlan:
+        """Return the first of some nodes, the dearest per eviction first, that the engine finds
+        worth it alone.
         """
         ranked = sorted(
-            (
-                name
-                for name in self._open
-                if name not in plan and self._waste[name] > self._cost(name, price)
-            ),
-            key=lambda name: (
-                -self._waste[name] / max(self._disturbance[name], NEGLIGIBLE),
-                name,
-            ),
+            names,
+            key=lambda name: (-self._open[name].price / (1.0 + self._disturbance[name]), name),
         )
-        best, most = None, self._gain(plan, price) if plan else 0.0
-        for count in sorted({max(1, round(len(ranked) * share)) for share in PORTIONS}):
-            if not ranked or self._expired():
-                break
-            grown = self._worthwhile(plan.union(ranked[:count]), price)
-            gain = self._gain(grown, price)
-            if gain > most + NEGLIGIBLE:
-                best, most = grown, gain
-        return best
+        for name in ranked[:ENGINE_TRIES]:
+            departure = None if self._expired() else self._simulation.without({name})
+            good = self.approved(departure) if departure is not None else []
+            if good and departure is not None:
+                homes = {
+                    key: node
+                    for node, keys in departure.results.existing_nodes.items()
+                    for key in keys
+                }
+                return _ConfirmedPlan(tuple(good), homes, departure.saving, is_proven=True)
+        return _ConfirmedPlan((), {}, 0.0)
 
-    def _worthwhile(self, tried: frozenset[str], price: float) -> frozenset[str]:
-        """Return those of the nodes that are in groups which save more than they cost."""
-        outcome = self._simulation.without(tried)
-        if outcome is None:
-            return NOBODY
-        return frozenset(
-            name
-            for group in groups(outcome)
-            if self._is_allowed(group) and self._net(group, price) > NEGLIGIBLE
-            for name in group.names
-        )
-
-    def _gain(self, plan: frozenset[str], price: float) -> float:
-        """Return what a plan saves, less what it costs, in $/h; nothing for one that fails."""
-        outcome = self._simulation.without(plan) if plan else None
-        if outcome is None:
-            return 0.0
-        return outcome.saving - sum(self._cost(name, price) for name in plan)
-
-    def _cost(self, name: str, price: float) -> float:
-        """Return what it costs to empty a node, in $/h over the horizon."""
-        return self._disturbance[name] * price + self._move_price[name]
-
-    def _net(self, group: Group, price: float) -> float:
-        return group.saving - sum(self._cost(name, price) for name in group.names)
+    def _net(self, group: Group) -> float:
+        return group.saving - sum(self._costs[name] for name in group.names)
 
     def _is_allowed(self, group: Group) -> bool:
         """Whether its nodes can be bought for less than is saved, and balanced pools agree."""
@@ -293,7 +389,7 @@ class _Search:
         """Return the new nodes, each with only those types that leave something saved; None when
         one has none, or when spot nodes would be replaced by spot nodes against the rules.
         """
-        found = []
+        replacements = []
         for node in group.replacements:
             pool = self._problem.node_pools[node.node_pool]
             types = self._problem.snapshot.instance_types[node.node_pool]
@@ -301,77 +397,99 @@ class _Search:
             cheaper = capped(node, below=below, types=types, pool=pool)
             if cheaper is None:
                 return None
-            found.append(cheaper)
-        if not all(one.is_spot for one in group.leaving) or not any(map(may_be_spot, found)):
-            return tuple(found)
+            replacements.append(cheaper)
+        if not all(candidate.is_spot for candidate in group.leaving) or not any(
+            map(may_be_spot, replacements)
+        ):
+            return tuple(replacements)
         if not self._problem.settings.spot_to_spot:
             return None
         if len(group.leaving) > 1:
-            return tuple(found)
-        if any(len(one.instance_types) < SPOT_TO_SPOT_TYPES for one in found):
+            return tuple(replacements)
+        if any(len(new.instance_types) < SPOT_TO_SPOT_TYPES for new in replacements):
             return None
         return tuple(
-            replace(one, instance_types=one.instance_types[:SPOT_TO_SPOT_TYPES])
+            replace(new, instance_types=new.instance_types[:SPOT_TO_SPOT_TYPES])
             if not minimum_values(
-                self._problem.node_pools[one.node_pool].spec.template.spec.requirements
+                self._problem.node_pools[new.node_pool].spec.template.spec.requirements
             )
-            else one
-            for one in found
+            else new
+            for new in replacements
         )
 
-    def approved(self, outcome: Outcome) -> list[Group]:
-        """Return the groups of a final outcome that save more than they cost, best first."""
+    def approved(self, departure: Departure) -> list[Group]:
+        """Return the groups of a final departure that save more than they cost, best first."""
         good = [
-            one
-            for one in groups(outcome)
-            if self._is_allowed(one) and self._net(one, 0.0) > NEGLIGIBLE
+            group
+            for group in groups(departure)
+            if self._is_allowed(group) and self._net(group) > NEGLIGIBLE
         ]
-        return sorted(good, key=lambda one: (-self._per_eviction(one), sorted(one.names)))
+        return sorted(good, key=self._rank)
 
-    def again(
-        self, commands: Sequence[Command], closed: frozenset[str]
-    ) -> dict[frozenset[str], Command]:
-        """Return those of some commands, by their nodes, that would be given in the same way now
-        if all of them were carried out; `closed` nodes take no pods.
+    def again(self, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
+        """Return those of some commands, by their nodes, that can be carried out as they were
+        planned, one after the other, and are still worth it.
         """
-        names = frozenset(name for one in commands for name in one.names)
-        outcome = None if self._expired() else self._simulation.without(names, closed=closed)
-        if outcome is None:
+        if self._expired():
             return {}
-        groups_now = {group.names: group for group in self.approved(outcome)}
+        homes = {
+            key: node
+            for command in commands
+            for node, keys in command.moves.items()
+            for key in keys
+        }
+        plan = self._emptied({name for command in commands for name in command.names})
+        there = [command for command in commands if self._finds_room(command, plan)]
+        names = frozenset(name for command in there for name in command.names)
+        departure = self._simulation.carried_out(names, homes) if names else None
+        if departure is None:
+            return {}
+        groups_now = {group.names: group for group in self.approved(departure)}
         return {
-            one.names: self.command(group)
-            for one in commands
-            if (group := groups_now.get(one.names)) is not None
-            and _is_like(one.replacements, group.replacements)
+            command.names: self.command(group)
+            for command in there
+            if (group := groups_now.get(command.names)) is not None
+            and _is_like(command.replacements, group.replacements)
         }
 
-    def culprits(self, commands: Sequence[Command], closed: frozenset[str]) -> list[Command]:
+    def culprits(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands that would not be given even if the others were not: theirs is the
         change that the others may have failed for.
         """
-        names = frozenset(name for one in commands for name in one.names)
-        return [
-            one
-            for one in commands
-            if one.names not in self.again([one], closed | (names - one.names))
-        ]
+        return [command for command in commands if command.names not in self.again([command])]
 
-    def ordered(self, plan: frozenset[str]) -> list[Candidate]:
-        """Return the nodes of a plan, the best bargain first, those of a group together."""
-        outcome = self._simulation.without(plan) if plan else None
-        if outcome is None:
-            return []
-        best = sorted(
-            groups(outcome), key=lambda one: (-self._per_eviction(one), sorted(one.names))
-        )
-        return [
-            candidate
-            for group in best
-            for candidate in sorted(
-                group.leaving, key=lambda one: (-self._waste[one.name], one.name)
-            )
-        ]
+    def _emptied(self, leaving: Collection[str]) -> Plan | None:
+        """Return the cluster once these nodes are empty."""
+        if self._model is None:
+            return None
+        nodes, resources = self._model.room.shape
+        plan = Plan(self._model, np.zeros(nodes), np.zeros((nodes, resources)))
+        for place, name in enumerate(self._model.names):
+            if name in leaving:
+                plan.clear(place)
+        return plan
+
+    def _finds_room(self, command: Command, plan: Plan | None) -> bool:
+        """Whether the pods are those that were there, and those that go to nodes that stay still
+        find room there, which they take.
+        """
+        planned = {key for keys in command.moves.values() for key in keys}
+        planned.update(key for new in command.replacements for key in new.pods)
+        if {
+            pod.key for candidate in command.candidates for pod in self._open[candidate.name].moving
+        } != planned:
+            return False
+        if plan is None:
+            return not planned
+        before = plan.mark()
+        if plan.bring(command.moves):
+            return True
+        plan.undo(before)
+        return False
+
+    def _rank(self, group: Group) -> tuple[float, list[str]]:
+        """Order groups: the best bargain first."""
+        return -self._per_eviction(group), sorted(group.names)
 
     def _per_eviction(self, group: Group) -> float:
         moved = sum(self._disturbance[name] for name in group.names)
@@ -381,7 +499,7 @@ class _Search:
         """Return the command that carries a group out."""
         replacements = self._replacements(group)
         assert replacements is not None
-        evictions = sum(len(one.moving) for one in group.leaving)
+        evictions = sum(len(candidate.moving) for candidate in group.leaving)
         return Command(
             REASON,
             group.leaving,
@@ -392,38 +510,64 @@ class _Search:
             why=_why(group, evictions),
         )
 
-    def why_it_stays(self, one: Candidate) -> str:
+    def verdicts(self, approved: Sequence[Group]) -> list[Verdict]:
+        """Return what the pools say of these groups, and of the nodes that stay for them alone."""
+        weighed = (*approved, *self._unbalanced)
+        return [verdict for group in weighed for verdict in self._balance.verdicts(group)]
+
+    def why_it_stays(self, candidate: Candidate) -> str:
         """Say what the node's own removal would come to."""
-        outcome = self._simulation.without(frozenset({one.name}))
-        if outcome is None:
+        plan, moved = self._alone, len(candidate.moving)
+        if plan is None:
+            return UNSEEN
+        worth = self._worth[candidate.name]
+        if worth >= candidate.price:
+            return _nothing_cheaper(candidate, worth)
+        if candidate.is_spot and not self._problem.settings.spot_to_spot:
+            return SPOT_AGAIN
+        node = plan.model.names.index(candidate.name)
+        before = plan.mark()
+        plan.turn(node)
+        cost = plan.price_of_bought()
+        plan.undo(before)
+        if not np.isfinite(cost):
             return "some of its pods would find no other place"
-        moved = len(one.moving)
-        if outcome.saving <= NEGLIGIBLE:
+        saving = candidate.price - cost
+        if saving <= NEGLIGIBLE:
+            return _nothing_cheaper(candidate, cost)
+        group = Group(leaving=(candidate,))
+        if cost == 0.0 and not self._balance.approves(group):
+            self._unbalanced.append(group)
+            return f"the balance of NodePool {candidate.pool} is against it: it saves too little"
+        if saving <= self._costs[candidate.name]:
             return (
-                f"nothing cheaper was found: its {moved} pods would cost "
-                f"{outcome.results.cost:.4f} $/h elsewhere, the node costs {one.price:.4f} $/h"
+                f"it would save {saving:.4f} $/h, less than moving {moved} pods costs "
+                f"({self._costs[candidate.name]:.4f} $/h until it pays)"
             )
-        (group,) = groups(outcome)
-        if self._replacements(group) is None:
-            return "the nodes in its place might cost as much, or it is spot and would be again"
-        if not self._balance.approves(group):
-            return f"the balance of NodePool {one.pool} is against it: it saves too little"
-        return (
-            f"it would save {outcome.saving:.4f} $/h, less than moving {moved} pods costs "
-            f"({self._cost(one.name, 0.0):.4f} $/h until it pays)"
-        )
+        return SPOT_AGAIN
+
+
+def _nothing_cheaper(candidate: Candidate, cost: float) -> str:
+    return (
+        f"nothing cheaper was found: its {len(candidate.moving)} pods would cost "
+        f"{cost:.4f} $/h elsewhere, the node costs {candidate.price:.4f} $/h"
+    )
+
+
+def _name(candidate: Candidate) -> str:
+    return candidate.name
 
 
 def _is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:
     """Whether as many nodes come, and each type that was planned would do."""
     left = list(now)
-    for one in planned:
-        types = frozenset(one.instance_types)
+    for new in planned:
+        types = frozenset(new.instance_types)
         heir = next(
             (
                 other
                 for other in left
-                if other.node_pool == one.node_pool and types.issubset(other.instance_types)
+                if other.node_pool == new.node_pool and types.issubset(other.instance_types)
             ),
             None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from controller.apis import durations, labels
 from controller.apis.nodeclaim import NodeClaim
@@ -12,6 +12,9 @@ from controller.apis.pods import Pod
 from controller.disruption.problem import DisruptionSettings
 
 CHEAPEST, DEAREST = -10.0, 10.0
+
+MOVE = timedelta(minutes=2)
+"""What the price of a move stands for: so much of the pod's share of a node."""
 
 
 def eviction_cost(pod: Pod) -> float:
@@ -49,7 +52,8 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
 
     What its owner says (`joiner.dev/eviction-price`), else the price of a move times the
     pod's eviction cost. A pod that started a moment ago, perhaps because it was moved, costs up
-    to three times as much, less as it grows older.
+    to three times as much, less as it grows older; one of a Job begins again, so that what it has
+    done is paid for twice.
     """
     price = settings.eviction_price * max(eviction_cost(pod), 0.0)
     named = pod.metadata.annotations.get(labels.EVICTION_PRICE)
@@ -59,5 +63,41 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
     started = pod.status.start_time
     if started is None:
         return price
-    young = 1.0 - min(max((now - started) / settings.cool_down, 0.0), 1.0)
+    age = max(now - started, timedelta(0))
+    if named is None and any(owner.kind == "Job" for owner in pod.metadata.owner_references):
+        price *= 1.0 + age / MOVE
+    young = 1.0 - min(age / settings.cool_down, 1.0)
     return price * (1.0 + 2.0 * young)
+
+
+class Lives:
+    """For how long what is saved is expected to last, by the age of the workloads that move.
+
+    What has run for long will run for long, and what came a moment ago may go in a moment: a saving
+    lasts as long again as the oldest pod of the same owner has run, within the settings' bounds.
+    On days of batches and of rolling deployments this takes away most of the evictions that bring
+    nothing; what was moved a moment ago belongs to what is old.
+    """
+
+    def __init__(self, pods: Iterable[Pod], settings: DisruptionSettings, now: datetime) -> None:
+        """Look at all pods that run."""
+        self._settings, self._now = settings, now
+        self._since: dict[str, datetime] = {}
+        for pod in pods:
+            if pod.status.start_time is not None:
+                owner = _owner(pod)
+                known = self._since.get(owner, pod.status.start_time)
+                self._since[owner] = min(known, pod.status.start_time)
+
+    def hourly_price(self, pod: Pod) -> float:
+        """Return what moving the pod costs in $/h, while what that saves lasts."""
+        settings = self._settings
+        life, since = settings.horizon, self._since.get(_owner(pod))
+        if since is not None:
+            life = min(max(self._now - since, settings.cool_down), life)
+        return moving_price(pod, settings, self._now) / (life / timedelta(hours=1))
+
+
+def _owner(pod: Pod) -> str:
+    owners = pod.metadata.owner_references
+    return owners[0].uid if owners else pod.metadata.uid or pod.key

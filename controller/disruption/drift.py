@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from controller.apis import conditions
 from controller.apis.nodeclaim import DRIFTED
@@ -13,12 +12,12 @@ from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.rollout import Rollout, since
 from controller.disruption.simulation import NOBODY, Simulation
 from controller.scheduling.scheduler import never
 from controller.scheduling.templating import templated
 
 REASON = Reason.DRIFTED
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,11 @@ def has_drifted(candidate: Candidate) -> bool:
 
 
 def replicated(
-    problem: DisruptionProblem, candidates: Sequence[Candidate], *, budgets: Budgets
+    problem: DisruptionProblem,
+    candidates: Sequence[Candidate],
+    *,
+    budgets: Budgets,
+    rollout: Rollout,
 ) -> Drifting:
     """Return the commands for drifted nodes of pools of fixed size: each gets an heir like any
     other node of its pool, whatever runs on it. The budgets are spent.
@@ -45,20 +48,28 @@ def replicated(
     commands: list[Command] = []
     blocked: dict[str, str] = {}
     held_back: set[str] = set()
-    for one in _in_turn(candidates, static=True):
-        room_left, why_none = room[one.pool]
+    for candidate in _in_turn(candidates, static=True):
+        room_left, why_none = room[candidate.pool]
         if room_left <= 0:
-            blocked[one.name] = f"it has drifted, and {why_none}"
+            blocked[candidate.name] = f"it has drifted, and {why_none}"
             continue
-        if not budgets.admit([one]):
-            blocked[one.name] = _held_back(one)
-            held_back.add(one.name)
+        untrusted = rollout.obstacle(candidate)
+        if untrusted is not None:
+            blocked[candidate.name] = f"it has drifted, and {untrusted}"
+            held_back.add(candidate.name)
             continue
-        room[one.pool] = room_left - 1, why_none
-        heir = templated(one.node_pool)
-        moved = len(one.moving)
+        if not budgets.admit([candidate]):
+            blocked[candidate.name] = _held_back(candidate)
+            held_back.add(candidate.name)
+            continue
+        rollout.begin(candidate)
+        room[candidate.pool] = room_left - 1, why_none
+        heir = templated(candidate.node_pool)
+        moved = len(candidate.moving)
         commands.append(
-            Command(REASON, (one,), replacements=(heir,), evictions=moved, why=_why(one))
+            Command(
+                REASON, (candidate,), replacements=(heir,), evictions=moved, why=_why(candidate)
+            )
         )
     return Drifting(tuple(commands), blocked, frozenset(held_back))
 
@@ -68,6 +79,8 @@ def propose(
     *,
     simulation: Simulation,
     budgets: Budgets,
+    rollout: Rollout,
+    resting: Collection[str] = NOBODY,
     expired: Callable[[], bool] = never,
 ) -> Drifting:
     """Return the command for the next drifted node that can go, and why others cannot.
@@ -77,28 +90,45 @@ def propose(
     """
     blocked: dict[str, str] = {}
     held_back: set[str] = set()
-    for one in _in_turn(candidates, static=False):
-        if budgets.remaining.get(one.pool, 0) <= 0:
-            blocked[one.name] = _held_back(one)
-            held_back.add(one.name)
+    has_tried = False
+    for candidate in _in_turn(candidates, static=False):
+        if budgets.remaining.get(candidate.pool, 0) <= 0:
+            blocked[candidate.name] = _held_back(candidate)
+            held_back.add(candidate.name)
             continue
-        if one.name in simulation.promised:
-            blocked[one.name] = "it has drifted, and pods that wait for a node will come here"
+        untrusted = rollout.obstacle(candidate)
+        if untrusted is not None and candidate.moving:
+            blocked[candidate.name] = f"it has drifted, and {untrusted}"
+            held_back.add(candidate.name)
             continue
-        if expired():
+        if candidate.pool in resting:
+            blocked[candidate.name] = (
+                "it has drifted, and what was made in the place of another node of NodePool "
+                f"{candidate.pool} came to nothing a moment ago"
+            )
+            held_back.add(candidate.name)
+            continue
+        if candidate.name in simulation.awaited:
+            blocked[candidate.name] = "it has drifted, and pods that wait for a node will come here"
+            continue
+        # However little time there is: on a busy machine it is never more the next time.
+        if has_tried and expired():
             break
-        outcome = simulation.without({one.name})
-        if outcome is None:
-            blocked[one.name] = "it has drifted, and some of its pods would find no other place"
+        has_tried = True
+        departure = simulation.without({candidate.name}, with_buffers=True)
+        if departure is None:
+            blocked[candidate.name] = (
+                "it has drifted, and some of its pods would find no other place"
+            )
             continue
         command = Command(
             REASON,
-            (one,),
-            replacements=outcome.results.new_nodes,
-            moves=outcome.results.existing_nodes,
-            saving=outcome.saving,
-            evictions=len(one.moving),
-            why=_why(one),
+            (candidate,),
+            replacements=departure.results.new_nodes,
+            moves=departure.results.existing_nodes,
+            saving=departure.saving,
+            evictions=len(candidate.moving),
+            why=_why(candidate),
         )
         return Drifting((command,), blocked, frozenset(held_back))
     return Drifting((), blocked, frozenset(held_back))
@@ -108,11 +138,15 @@ def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate
     """Return the drifted nodes of pools of fixed size, or of the others, in order."""
     return sorted(
         (
-            one
-            for one in candidates
-            if has_drifted(one) and (one.node_pool.spec.replicas is not None) is static
+            candidate
+            for candidate in candidates
+            if has_drifted(candidate) and (candidate.node_pool.spec.replicas is not None) is static
         ),
-        key=lambda one: (bool(one.moving), _since(one), one.name),
+        key=lambda candidate: (
+            bool(candidate.moving),
+            since(candidate.claim, DRIFTED),
+            candidate.name,
+        ),
     )
 
 
@@ -122,8 +156,8 @@ def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
     ready = conditions.find(pool.status.conditions, "Ready")
     if ready is not None and not ready.is_true:
         return 0, f"NodePool {name} is not ready to make another"
-    members = [one for one in problem.snapshot.nodes if one.managed and one.node_pool == name]
-    staying = sum(not one.deleting for one in members)
+    members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
+    staying = sum(not node.deleting for node in members)
     if staying > (pool.spec.replicas or 0):
         return 0, f"NodePool {name} has more nodes than its replicas"
     limit = parsed(pool.spec.limits).get(NODES)
@@ -135,12 +169,7 @@ def _held_back(candidate: Candidate) -> str:
     return f"the budgets of NodePool {candidate.pool} let no more nodes go now"
 
 
-def _since(candidate: Candidate) -> datetime:
-    found = conditions.find(candidate.claim.status.conditions, DRIFTED)
-    return (found.last_transition_time if found is not None else None) or LONG_AGO
-
-
 def _why(candidate: Candidate) -> str:
-    found = conditions.find(candidate.claim.status.conditions, DRIFTED)
-    reason = found.reason if found is not None and found.reason else DRIFTED
+    drifted = conditions.find(candidate.claim.status.conditions, DRIFTED)
+    reason = drifted.reason if drifted is not None and drifted.reason else DRIFTED
     return f"node {candidate.name} has drifted: {reason}"

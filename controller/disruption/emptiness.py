@@ -31,4 +31,15 @@ def should_disrupt(candidate: Candidate) -> bool:
 def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:
     """Return one command for all empty nodes that the budgets let go, or none."""
     empty = budgets.admit(c for c in candidates if should_disrupt(c))
-    return [Command(REASON, tuple(empty))] if empty else []
+    return [command(empty)] if empty else []
+
+
+def command(empty: Sequence[Candidate]) -> Command:
+    """Return the command for these nodes."""
+    names = ", ".join(candidate.name for candidate in empty[:3]) + (", …" if len(empty) > 3 else "")
+    return Command(
+        REASON,
+        tuple(empty),
+        saving=sum(candidate.price for candidate in empty),
+        why=f"{len(empty)} nodes are empty: {names}",
+    )

@@ -4,13 +4,15 @@ something to do ends the look.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from controller.disruption import candidates, consolidation, drift, emptiness
+from controller.disruption.bounds import lower_bound
 from controller.disruption.budgets import budgets_of
-from controller.disruption.commands import Command, Confirmation, Decision, Reason
+from controller.disruption.commands import Candidate, Command, Confirmation, Decision, Reason
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.rollout import Rollout
 from controller.disruption.simulation import Simulation
 from controller.scheduling.scheduler import never
 
@@ -19,24 +21,29 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
     """Return the commands of the first method that has any: emptiness, drift (of pools of fixed
     size, then of others), consolidation.
     """
-    found = candidates.found(problem)
-    blocked = dict(found.blocked)
+    survey = candidates.survey(problem)
+    blocked = dict(survey.blocked)
     # Empty nodes need no thought: they are gone before anybody asks the engine.
-    idle = [one for one in found.admitted if emptiness.should_disrupt(one)]
+    idle = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
     empty = emptiness.commands(idle, budgets=budgets_of(problem, Reason.EMPTY))
-    busy = [one for one in found.admitted if not emptiness.should_disrupt(one)]
-    forced = candidates.found(problem, eventual=True).admitted
+    busy = [candidate for candidate in survey.admitted if not emptiness.should_disrupt(candidate)]
+    forced = _forced(problem, survey)
     decision = Decision(
         blocked=blocked,
         eligible={
             Reason.EMPTY: len(idle),
             Reason.DRIFTED: sum(map(drift.has_drifted, forced)),
-            Reason.UNDERUTILIZED: sum(consolidation.obstacle(one) is None for one in busy),
+            Reason.UNDERUTILIZED: sum(
+                consolidation.obstacle(candidate) is None for candidate in busy
+            ),
         },
     )
     if empty:
-        return replace(decision, commands=tuple(_told(one) for one in empty))
-    drifting = drift.replicated(problem, forced, budgets=budgets_of(problem, Reason.DRIFTED))
+        return replace(decision, commands=tuple(empty))
+    rollout = Rollout.of(problem)
+    drifting = drift.replicated(
+        problem, forced, budgets=budgets_of(problem, Reason.DRIFTED), rollout=rollout
+    )
     blocked |= drifting.blocked
     if drifting.commands:
         return replace(decision, commands=drifting.commands)
@@ -45,6 +52,10 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
         forced,
         simulation=simulation,
         budgets=budgets_of(problem, Reason.DRIFTED),
+        rollout=rollout,
+        resting={
+            state.node_pool for state in problem.snapshot.nodes if state.name in problem.resting
+        },
         expired=expired,
     )
     blocked |= moving.blocked
@@ -62,7 +73,26 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
         commands=tuple(proposal.commands),
         blocked={**proposal.blocked, **blocked},
         held_back=drifting.held_back | moving.held_back | proposal.held_back,
+        verdicts=tuple(proposal.verdicts),
+        timed_out=expired(),
+        lower_bound=_bound(problem, proposal, expired),
     )
+
+
+def _bound(
+    problem: DisruptionProblem, proposal: consolidation.Proposal, expired: Callable[[], bool]
+) -> float | None:
+    if not problem.with_bound or proposal.commands or expired():
+        return None
+    return lower_bound(problem, expired=expired)
+
+
+def _forced(problem: DisruptionProblem, survey: candidates.Candidates) -> tuple[Candidate, ...]:
+    """Return the candidates whatever their pods say, where something ends those in time."""
+    claims = (node.claim for node in problem.snapshot.nodes if node.claim is not None)
+    if all(claim.spec.termination_grace_period is None for claim in claims):
+        return survey.admitted
+    return candidates.survey(problem, eventual=True).admitted
 
 
 def confirm(
@@ -71,33 +101,89 @@ def confirm(
     *,
     expired: Callable[[], bool] = never,
 ) -> Confirmation:
-    """Return which commands of a decision to consolidate stand in the cluster as it is now.
+    """Return which commands of a decision stand in the cluster as it is now.
 
-    All nodes must still be candidates, within the budgets, and what would replace them must be
-    as many nodes, of the types that were chosen.
+    All nodes must still be candidates for the same reason, within the budgets; what would replace
+    nodes that are consolidated must be as many, of the types that were chosen.
     """
-    found = candidates.found(problem)
-    busy = [one for one in found.admitted if not emptiness.should_disrupt(one)]
+    survey = candidates.survey(problem)
+    empty = _still_empty(problem, decision, survey.admitted)
+    drifted = _still_drifted(problem, decision, expired)
+    moved = _still_worthwhile(problem, decision, survey.admitted, expired)
+    rejected = {**empty.rejected, **drifted.rejected, **moved.rejected}
+    return Confirmation(
+        (*empty.commands, *drifted.commands, *moved.commands),
+        {name: survey.blocked.get(name, why) for name, why in rejected.items()},
+    )
+
+
+def _still_empty(
+    problem: DisruptionProblem, decision: Decision, admitted: Sequence[Candidate]
+) -> Confirmation:
+    asked = [command for command in decision.commands if command.reason is Reason.EMPTY]
+    if not asked:
+        return Confirmation()
+    budgets = budgets_of(problem, Reason.EMPTY)
+    idle = {
+        candidate.name: candidate for candidate in admitted if emptiness.should_disrupt(candidate)
+    }
+    commands: list[Command] = []
+    rejected: dict[str, str] = {}
+    for command in asked:
+        left = [idle[name] for name in sorted(command.names) if name in idle]
+        going = budgets.admit(left)
+        rejected |= dict.fromkeys(command.names - idle.keys(), "it is not empty any more")
+        late = {candidate.name for candidate in left} - {candidate.name for candidate in going}
+        rejected |= dict.fromkeys(late, "the budgets let fewer nodes go by now")
+        if going:
+            commands.append(emptiness.command(going))
+    return Confirmation(tuple(commands), rejected)
+
+
+def _still_drifted(
+    problem: DisruptionProblem, decision: Decision, expired: Callable[[], bool]
+) -> Confirmation:
+    asked = [command for command in decision.commands if command.reason is Reason.DRIFTED]
+    if not asked:
+        return Confirmation()
+    forced = candidates.survey(problem, eventual=True).admitted
+    budgets = budgets_of(problem, Reason.DRIFTED)
+    simulation = Simulation(problem, forced, expired=expired)
+    commands: list[Command] = []
+    rejected: dict[str, str] = {}
+    for standing in asked:
+        mine = [candidate for candidate in forced if candidate.name in standing.names]
+        rollout = Rollout.of(problem)  # each is looked at by itself: they need not all be begun
+        drifting = drift.replicated(problem, mine, budgets=budgets, rollout=rollout)
+        if not drifting.commands and not drifting.blocked:
+            drifting = drift.propose(
+                mine, simulation=simulation, budgets=budgets, rollout=rollout, expired=expired
+            )
+            for command in drifting.commands:
+                budgets.admit(command.candidates)
+        commands += drifting.commands
+        if not drifting.commands:
+            rejected |= dict.fromkeys(standing.names, "it is as its NodePool asks by now")
+            rejected |= drifting.blocked
+    return Confirmation(tuple(commands), rejected)
+
+
+def _still_worthwhile(
+    problem: DisruptionProblem,
+    decision: Decision,
+    admitted: Sequence[Candidate],
+    expired: Callable[[], bool],
+) -> Confirmation:
+    asked = [command for command in decision.commands if command.reason is Reason.UNDERUTILIZED]
+    if not asked:
+        return Confirmation()
+    busy = [candidate for candidate in admitted if not emptiness.should_disrupt(candidate)]
     confirmed, rejected = consolidation.confirmed(
         problem,
         busy,
-        decision.commands,
+        asked,
         simulation=Simulation(problem, busy, expired=expired),
         budgets=budgets_of(problem, Reason.UNDERUTILIZED),
-        held_back=decision.held_back,
         expired=expired,
     )
-    return Confirmation(
-        tuple(confirmed),
-        {name: found.blocked.get(name, why) for name, why in rejected.items()},
-    )
-
-
-def _told(command: Command) -> Command:
-    names = ", ".join(one.name for one in command.candidates[:3])
-    more = ", …" if len(command.candidates) > 3 else ""
-    return replace(
-        command,
-        saving=sum(one.price for one in command.candidates),
-        why=f"{len(command.candidates)} nodes are empty: {names}{more}",
-    )
+    return Confirmation(tuple(confirmed), rejected)

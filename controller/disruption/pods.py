@@ -33,6 +33,13 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
     )
 
 
+def surges(pod: Pod) -> bool:
+    """Whether its owner wants its Deployment rolled rather than the pod evicted."""
+    return pod.metadata.annotations.get(labels.SURGE) == "true" and any(
+        owner.kind == "ReplicaSet" for owner in pod.metadata.owner_references
+    )
+
+
 def is_critical(pod: Pod) -> bool:
     """Whether the cluster itself leans on it."""
     return pod.spec.priority_class_name in ("system-cluster-critical", "system-node-critical")

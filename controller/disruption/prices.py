@@ -23,7 +23,7 @@ def node_price(state: StateNode, types: Mapping[str, InstanceType]) -> float | N
     kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
     if kind is None:
         return None
-    prices = [one.price for one in kind.offerings if _is_of(one, carried)]
+    prices = [offering.price for offering in kind.offerings if _is_of(offering, carried)]
     return min(prices, default=None)
 
 
@@ -46,25 +46,25 @@ def capped(
     Where spot is what makes it cheaper, it is bound to spot: on-demand in its place would
     bring nothing. Where only some zones are cheap enough, it is bound to the cheapest.
     """
-    by_name = {one.name: one for one in types}
+    by_name = {instance_type.name: instance_type for instance_type in types}
     launches = _launches(by_name[node.instance_types[0]], read(node.requirements))
     if not launches:
         return None
     if launches[0].capacity_type == labels.SPOT:
         node = _bound(node, labels.CAPACITY_TYPE, labels.SPOT)
-    for one in (node, _bound(node, labels.ZONE, launches[0].zone)):
-        terms = read(one.requirements)
+    for bounded in (node, _bound(node, labels.ZONE, launches[0].zone)):
+        terms = read(bounded.requirements)
         kept = tuple(
-            name for name in one.instance_types if worst_price(by_name[name], terms) < below
+            name for name in bounded.instance_types if worst_price(by_name[name], terms) < below
         )
         if kept and _flexible_enough(kept, by_name, pool):
-            return replace(one, instance_types=kept)
+            return replace(bounded, instance_types=kept)
     return None
 
 
 def _bound(node: NewNode, key: str, value: str) -> NewNode:
     """Return the node with one value for a label."""
-    others = [one for one in node.requirements if one.key != key]
+    others = [requirement for requirement in node.requirements if requirement.key != key]
     return replace(
         node, requirements=(*others, Requirement(key=key, operator="In", values=[value]))
     )
@@ -77,7 +77,7 @@ def worst_price(kind: InstanceType, terms: Requirements) -> float:
     """
     open_ = _launches(kind, terms)
     for capacity_type in (labels.RESERVED, labels.SPOT, labels.ON_DEMAND):
-        prices = [one.price for one in open_ if one.capacity_type == capacity_type]
+        prices = [offering.price for offering in open_ if offering.capacity_type == capacity_type]
         if prices:
             return max(prices)
     return float("inf")
@@ -85,8 +85,10 @@ def worst_price(kind: InstanceType, terms: Requirements) -> float:
 
 def _launches(kind: InstanceType, terms: Requirements) -> list[Offering]:
     """Return the offerings that can be had now under these terms, cheapest first."""
-    open_ = [one for one in kind.offerings if one.available and offers(one, terms)]
-    return sorted(open_, key=lambda one: one.price)
+    open_ = [
+        offering for offering in kind.offerings if offering.available and offers(offering, terms)
+    ]
+    return sorted(open_, key=lambda offering: offering.price)
 
 
 def _flexible_enough(

@@ -6,15 +6,15 @@ theirs. Moved pods go to nodes that are initialized and stay, or to new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from controller.apis import labels
 from controller.apis.pods import Pod
-from controller.cloudprovider.instancetypes import InstanceType
-from controller.constraints.resources import pod_requests
 from controller.disruption.commands import Candidate
+from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.results import NewNode, Results
@@ -26,7 +26,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Departure:
     """What becomes of the pods of nodes that leave together.
 
     `price` is what the nodes cost, `cost` what is bought in their place, both in $/h.
@@ -38,7 +38,7 @@ class Outcome:
     @property
     def price(self) -> float:
         """What the leaving nodes cost in $/h."""
-        return sum((one.price for one in self.leaving), 0.0)
+        return sum((candidate.price for candidate in self.leaving), 0.0)
 
     @property
     def saving(self) -> float:
@@ -57,12 +57,12 @@ class Group:
     @property
     def price(self) -> float:
         """What the leaving nodes cost in $/h."""
-        return sum((one.price for one in self.leaving), 0.0)
+        return sum((candidate.price for candidate in self.leaving), 0.0)
 
     @property
     def cost(self) -> float:
         """What the nodes in their place cost in $/h."""
-        return sum((one.price for one in self.replacements), 0.0)
+        return sum((new.price for new in self.replacements), 0.0)
 
     @property
     def saving(self) -> float:
@@ -72,7 +72,7 @@ class Group:
     @property
     def names(self) -> frozenset[str]:
         """The names of the leaving nodes."""
-        return frozenset(one.name for one in self.leaving)
+        return frozenset(candidate.name for candidate in self.leaving)
 
 
 class Simulation:
@@ -87,83 +87,107 @@ class Simulation:
     ) -> None:
         """Place the pods that wait already."""
         self._problem, self._expired = problem, expired
-        self._candidates = {one.name: one for one in candidates}
+        self._candidates = {candidate.name: candidate for candidate in candidates}
         waiting = [*problem.pending, *_stranded(problem.snapshot)]
         self._catalog = catalog(problem.snapshot)
+        self.awaited: frozenset[str] = NOBODY
+        """Nodes that pods wait to come to."""
+
+        self._buffered: dict[str, list[Pod]] = {}
         self.promised: frozenset[str] = NOBODY
         """Nodes whose room is meant for pods that wait."""
         self._snapshot = self._with_places(problem.snapshot, waiting)
-        self._known: dict[tuple[frozenset[str], frozenset[str]], Outcome | None] = {}
         self._pods_by_node: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
             self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
 
-    def without(
-        self,
-        leaving: Collection[str],
-        *,
-        closed: Collection[str] = NOBODY,
-    ) -> Outcome | None:
-        """Return where the pods of leaving nodes go; None when one of them would go nowhere.
-
-        `closed` nodes stay and take no pods. The same question is answered once.
+    def without(self, leaving: Collection[str], *, with_buffers: bool = False) -> Departure | None:
+        """Return where the engine would put the pods of leaving nodes, and if asked the room that
+        they keep for buffers; None when one of them would go nowhere.
         """
-        asked = frozenset(leaving), frozenset(closed)
-        if asked not in self._known:
-            self._known[asked] = self._asked(*asked)
-        return self._known[asked]
-
-    def _asked(self, leaving: frozenset[str], closed: frozenset[str]) -> Outcome | None:
+        gone = frozenset(leaving)
+        kept = [pod for name in sorted(gone) for pod in self._buffered.get(name, ())]
         results = schedule(
-            self._moving(leaving),
-            snapshot=self._world(leaving, closed),
+            [*self._moving(gone), *(kept if with_buffers else ())],
+            snapshot=self._world(gone),
             settings=self._problem.scheduling,
             catalog=self._catalog,
             expired=self._expired,
         )
         if results.unschedulable:
             return None
-        return Outcome(tuple(self._candidates[name] for name in sorted(leaving)), results)
+        return Departure(tuple(self._candidates[name] for name in sorted(gone)), results)
+
+    def carried_out(self, leaving: Collection[str], homes: Mapping[str, str]) -> Departure | None:
+        """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and
+        to new ones, which are bought for them; None when one of those would go nowhere.
+
+        Nobody is asked whether those that stay take them: whoever plans it has seen to that.
+        """
+        moving = self._moving(leaving)
+        moves: dict[str, list[str]] = {}
+        for pod in moving:
+            if pod.key in homes:
+                moves.setdefault(homes[pod.key], []).append(pod.key)
+        results = Results(existing_nodes={name: tuple(keys) for name, keys in moves.items()})
+        rest = [pod for pod in moving if pod.key not in homes]
+        if rest:
+            moved = [bound(pod, homes[pod.key]) for pod in moving if pod.key in homes]
+            bought = schedule(
+                rest,
+                snapshot=self._shop(frozenset(leaving), rest, moved),
+                settings=self._problem.scheduling,
+                catalog=self._catalog,
+                expired=self._expired,
+            )
+            if bought.unschedulable:
+                return None
+            results = replace(bought, existing_nodes=results.existing_nodes)
+        return Departure(tuple(self._candidates[name] for name in sorted(leaving)), results)
+
+    def _shop(self, leaving: frozenset[str], rest: Sequence[Pod], moved: Sequence[Pod]) -> Snapshot:
+        """Return the world in which new nodes are bought for the rest: no node that stays takes
+        them, and of the pods there only those are left that a rule might count.
+        """
+        nodes = tuple(
+            replace(node, deleting=True)
+            for node in self._snapshot.nodes
+            if node.name not in leaving
+        )
+        counts = any(map(_states_rules, rest))
+        staying = (pod for pod in self._snapshot.pods if pod.spec.node_name not in leaving)
+        pods = tuple(pod for pod in (*staying, *moved) if counts or _keeps_others_off(pod))
+        return replace(self._snapshot, nodes=nodes, pods=pods)
+
+    def model(self, names: Collection[str]) -> ClusterModel | None:
+        """Return the cluster as arrays, in which the pods of these candidates may move; None when
+        they have none.
+        """
+        return read_model(
+            [self._candidates[name] for name in sorted(names)],
+            snapshot=self._snapshot,
+            settings=self._problem.scheduling,
+            catalog=self._catalog,
+        )
 
     def least_cost(self, names: Collection[str]) -> float:
         """Return what no arrangement of these candidates' pods costs less than, in $/h."""
         return least_cost(
             self._moving(names),
-            snapshot=self._world(names, NOBODY),
+            snapshot=self._world(frozenset(names)),
             settings=self._problem.scheduling,
             catalog=self._catalog,
             expired=self._expired,
         )
 
-    def values(self, names: Collection[str]) -> Mapping[str, float]:
-        """Return what each pod of these candidates would cost in $/h if all were placed anew: its
-        share, by the resource of which it takes most, of the node that was bought for it. A pod
-        that finds room on nodes that stay anyway is worth nothing; one that finds none is
-        left out.
-        """
-        moving = self._moving(names)
-        results = schedule(
-            moving,
-            snapshot=self._world(names, NOBODY),
-            settings=self._problem.scheduling,
-            catalog=self._catalog,
-            expired=lambda: True,
-        )
-        pods = {pod.key: pod for pod in moving}
-        found = {key: 0.0 for keys in results.existing_nodes.values() for key in keys}
-        for node in results.new_nodes:
-            found |= _shares(node, pods, self._problem.snapshot.instance_types[node.node_pool])
-        return found
-
     def _moving(self, names: Collection[str]) -> list[Pod]:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
 
-    def _world(self, leaving: Collection[str], closed: Collection[str]) -> Snapshot:
-        gone = frozenset(leaving)
+    def _world(self, gone: frozenset[str]) -> Snapshot:
         nodes = tuple(
-            replace(one, deleting=True) if one.name in closed or not one.initialized else one
-            for one in self._snapshot.nodes
-            if one.name not in gone
+            node if node.initialized else replace(node, deleting=True)
+            for node in self._snapshot.nodes
+            if node.name not in gone
         )
         pods = tuple(
             pod
@@ -185,17 +209,22 @@ class Simulation:
         )
         place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
         self.promised = frozenset(place.values())
-        found = {pod.key: bound(pod, place[pod.key]) for pod in waiting if pod.key in place}
-        others = (pod for pod in snapshot.pods if pod.key not in found)
-        return replace(snapshot, pods=(*others, *found.values()))
+        for pod in waiting:
+            if pod.key in place and pod.metadata.annotations.get(labels.BUFFER_POD) == "true":
+                self._buffered.setdefault(place[pod.key], []).append(pod)
+            elif pod.key in place:
+                self.awaited |= {place[pod.key]}
+        placed = {pod.key: bound(pod, place[pod.key]) for pod in waiting if pod.key in place}
+        others = (pod for pod in snapshot.pods if pod.key not in placed)
+        return replace(snapshot, pods=(*others, *placed.values()))
 
 
-def groups(outcome: Outcome) -> list[Group]:
-    """Part an outcome into the nodes that depend on one another: those whose pods share a new
+def groups(departure: Departure) -> list[Group]:
+    """Part a departure into the nodes that depend on one another: those whose pods share a new
     node. Where one group goes, the others need not.
     """
-    home = {pod.key: one.name for one in outcome.leaving for pod in one.moving}
-    leader = {one.name: one.name for one in outcome.leaving}
+    home = {pod.key: candidate.name for candidate in departure.leaving for pod in candidate.moving}
+    leader = {candidate.name: candidate.name for candidate in departure.leaving}
 
     def find(name: str) -> str:
         while leader[name] != name:
@@ -203,18 +232,18 @@ def groups(outcome: Outcome) -> list[Group]:
             name = leader[name]
         return name
 
-    for node in outcome.results.new_nodes:
+    for node in departure.results.new_nodes:
         first, *others = dict.fromkeys(find(home[key]) for key in node.pods)
         for other in others:
             leader[find(other)] = find(first)
     members: dict[str, list[Candidate]] = {}
-    for one in outcome.leaving:
-        members.setdefault(find(one.name), []).append(one)
+    for candidate in departure.leaving:
+        members.setdefault(find(candidate.name), []).append(candidate)
     made: dict[str, list[NewNode]] = {}
-    for node in outcome.results.new_nodes:
+    for node in departure.results.new_nodes:
         made.setdefault(find(home[node.pods[0]]), []).append(node)
     moves: dict[str, dict[str, list[str]]] = {}
-    for name, keys in outcome.results.existing_nodes.items():
+    for name, keys in departure.results.existing_nodes.items():
         for key in keys:
             moves.setdefault(find(home[key]), {}).setdefault(name, []).append(key)
     return [
@@ -234,20 +263,20 @@ def bound(pod: Pod, node: str) -> Pod:
 
 def _stranded(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that nodes on their way out still have, and that need another."""
-    leaving = {one.name for one in snapshot.nodes if one.deleting}
+    leaving = {node.name for node in snapshot.nodes if node.deleting}
     return [pod for pod in snapshot.pods if pod.spec.node_name in leaving and is_reschedulable(pod)]
 
 
-def _shares(
-    node: NewNode, pods: Mapping[str, Pod], types: Iterable[InstanceType]
-) -> dict[str, float]:
-    room = next(one for one in types if one.name == node.instance_types[0]).allocatable
-    taken = {
-        key: max(
-            (amount / room[name] for name, amount in pod_requests(pods[key]).items() if amount),
-            default=0.0,
-        )
-        for key in node.pods
-    }
-    total = sum(taken.values()) or 1.0
-    return {key: node.price * share / total for key, share in taken.items()}
+def _states_rules(pod: Pod) -> bool:
+    """Whether the pod says anything of other pods."""
+    affinity = pod.spec.affinity
+    return bool(pod.spec.topology_spread_constraints) or (
+        affinity is not None
+        and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
+    )
+
+
+def _keeps_others_off(pod: Pod) -> bool:
+    """Whether the pod keeps others off where it runs."""
+    affinity = pod.spec.affinity
+    return affinity is not None and affinity.pod_anti_affinity is not None

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import ssl
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,11 @@ import yaml
 
 MOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """What the kubelet mounts: `token`, `ca.crt` and `namespace`."""
+
+
+EXEC_SECONDS = 60.0
+EARLY = timedelta(minutes=1)
+"""How long before its end a token is not used any more."""
 
 
 class AccessError(RuntimeError):
@@ -49,6 +57,48 @@ class TokenFile:
         return self._token
 
 
+@dataclass(slots=True)
+class TokenCommand:
+    """A bearer token that a program prints, as `aws eks get-token` does: a kubeconfig's `exec`."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    api_version: str
+    _token: str = field(default="", repr=False)
+    _until: datetime | None = None
+
+    def read(self) -> str:
+        """Return the token; the program runs again shortly before it expires."""
+        if not self._token or (self._until is not None and datetime.now(UTC) > self._until):
+            self._token, self._until = self._asked()
+        return self._token
+
+    def _asked(self) -> tuple[str, datetime | None]:
+        asked = {
+            "apiVersion": self.api_version,
+            "kind": "ExecCredential",
+            "spec": {"interactive": False},
+        }
+        environ = {**os.environ, **self.environ, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
+        command = " ".join(self.argv)
+        try:
+            ended = subprocess.run(
+                self.argv, env=environ, capture_output=True, check=True, timeout=EXEC_SECONDS
+            )
+            status = json.loads(ended.stdout)["status"]
+            token = str(status["token"])
+            expires = status.get("expirationTimestamp")
+            until = datetime.fromisoformat(expires) - EARLY if expires else None
+        except subprocess.CalledProcessError as exc:
+            said = exc.stderr.decode(errors="replace").strip()
+            raise AccessError(f"{command} failed: {said}") from exc
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            raise AccessError(f"{command} cannot be run: {exc}") from exc
+        except (ValueError, KeyError, TypeError) as exc:
+            raise AccessError(f"{command} printed no token") from exc
+        return token, until
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """A server and the credentials for it; PEM texts are empty when there are none."""
@@ -58,7 +108,7 @@ class Access:
     certificate: str = ""
     key: str = field(default="", repr=False)
     static_token: str = field(default="", repr=False)
-    token_file: TokenFile | None = None
+    token_file: TokenFile | TokenCommand | None = None
     insecure: bool = False
     namespace: str = ""
 
@@ -83,7 +133,7 @@ class Access:
         return context
 
 
-def found(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
+def from_environment(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
     """Find the way to the API server: `KUBECONFIG` first, then the pod's mount.
 
     Raises:
@@ -115,7 +165,7 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
 def from_kubeconfig(path: Path) -> Access:
     """Return the access that a kubeconfig's current context gives.
 
-    Certificates, tokens and token files are understood; a plugin to run (`exec`) is not.
+    Certificates, tokens, token files and programs that print a token (`exec`) are understood.
     """
     try:
         config = yaml.safe_load(path.read_text())
@@ -124,27 +174,44 @@ def from_kubeconfig(path: Path) -> Access:
     context = _named(config, "contexts", config.get("current-context", ""), "context", path)
     cluster = _named(config, "clusters", context.get("cluster", ""), "cluster", path)
     user = _named(config, "users", context["user"], "user", path) if context.get("user") else {}
-    if "exec" in user or "auth-provider" in user:
-        raise AccessError(f"{path}: credentials by exec or auth-provider are not supported")
-    token_file = user.get("tokenFile")
+    if "auth-provider" in user:
+        raise AccessError(f"{path}: credentials by auth-provider are not supported")
     return Access(
         server=cluster["server"].rstrip("/"),
         ca=_pem(cluster, "certificate-authority", path),
         certificate=_pem(user, "client-certificate", path),
         key=_pem(user, "client-key", path),
         static_token=user.get("token", ""),
-        token_file=TokenFile(path.parent / token_file) if token_file else None,
+        token_file=_token_source(user, path),
         insecure=bool(cluster.get("insecure-skip-tls-verify", False)),
         namespace=context.get("namespace", ""),
     )
 
 
-def _named(config: Mapping[str, Any], many: str, name: str, one: str, path: Path) -> dict[str, Any]:
-    for entry in config.get(many) or ():
+def _named(
+    config: Mapping[str, Any], plural: str, name: str, singular: str, path: Path
+) -> dict[str, Any]:
+    for entry in config.get(plural) or ():
         if entry["name"] == name:
-            section: dict[str, Any] = entry[one] or {}
+            section: dict[str, Any] = entry[singular] or {}
             return section
-    raise AccessError(f"{path}: {many} has no {name!r}")
+    raise AccessError(f"{path}: {plural} has no {name!r}")
+
+
+def _token_source(user: Mapping[str, Any], path: Path) -> TokenFile | TokenCommand | None:
+    """Return where a token comes from that somebody else renews."""
+    if file := user.get("tokenFile"):
+        return TokenFile(path.parent / str(file))
+    plugin = user.get("exec")
+    if plugin is None:
+        return None
+    return TokenCommand(
+        argv=(str(plugin["command"]), *map(str, plugin.get("args") or ())),
+        environ={
+            str(variable["name"]): str(variable["value"]) for variable in plugin.get("env") or ()
+        },
+        api_version=str(plugin.get("apiVersion", "client.authentication.k8s.io/v1")),
+    )
 
 
 def _pem(section: Mapping[str, Any], name: str, path: Path) -> str:

@@ -46,7 +46,7 @@ CROWDS: tuple[Kind[Any], ...] = (EVENT, POD)
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
-Observer = Callable[[str, int], None]
+RequestObserver = Callable[[str, int], None]
 """Told of every answer: the HTTP method, and the status (0 when none came)."""
 
 
@@ -63,7 +63,7 @@ class Client:
         qps: float = 200,
         burst: int = 300,
         user_agent: str = "karpenter",
-        observer: Observer | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         self._access = access
         self._throttle = Throttle(qps, burst)

@@ -12,21 +12,29 @@ from typing import Any, Protocol
 from controller.apis import conditions, kinds, labels
 from controller.apis.kinds import Kind
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, LAUNCHED, NodeClaim
+from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED, LAUNCHED, NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
+from controller.disruption.modes import Mode
 from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Workers
 from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import SCALABLES, Resolution
+from controller.reconcilers.capacityreservation.capacitytype import CapacityType
+from controller.reconcilers.capacityreservation.expiration import Expiration as BlockExpiration
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.disruption.disruptor import Disruptor, Judge
+from controller.reconcilers.disruption.advising import Advisor, Recommender
+from controller.reconcilers.disruption.bookkeeping import Ledger
+from controller.reconcilers.disruption.disruptor import Disruptor
+from controller.reconcilers.disruption.judging import Judge
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.interruption.listener import Listener
-from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.reconcilers.newnodes.trials import Trials
 from controller.reconcilers.newnodes.writer import ClaimWriter
+from controller.reconcilers.nodeclaim.consistency import Consistency
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from controller.reconcilers.nodeclaim.drift import Drift
 from controller.reconcilers.nodeclaim.expiration import Expiration
@@ -34,7 +42,9 @@ from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.nodeclaim.podevents import PodEvents, node_concerned
+from controller.reconcilers.nodeclaim.tagging import Tagging
 from controller.reconcilers.nodeclass.resolver import Resolver
+from controller.reconcilers.nodehealth.repair import Repair
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
@@ -43,8 +53,10 @@ from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
 from controller.state.cluster import Cluster, key_of
+from controller.state.registrations import Registrations
 from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import CONDITIONED, Metrics
@@ -71,7 +83,7 @@ class RunningCloud(CloudProvider, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class ReconcilerPorts:
     """All that reconcilers act through."""
 
     api: ApiServer
@@ -88,7 +100,7 @@ class Ports:
 class Assembly:
     """The reconcilers of one controller, at work while `run` runs."""
 
-    def __init__(self, ports: Ports, options: Options, *, ca_bundle: str = "") -> None:
+    def __init__(self, ports: ReconcilerPorts, options: Options, *, ca_bundle: str = "") -> None:
         api, cloud, cluster = ports.api, ports.cloud, ports.cluster
         metrics, clock = ports.metrics, ports.clock
         self._cloud, self._cluster, self._metrics = cloud, cluster, metrics
@@ -102,42 +114,66 @@ class Assembly:
             return Singleton(name, rounds, metrics)
 
         self._batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
-        provisioner = _provisioner(ports, options, self._batch_window)
+        registrations = Registrations()
+        trials = Trials(cluster, clock, registrations)
+        provisioner = _provisioner(ports, options, self._batch_window, trials)
         nomination = _nomination(ports, provisioner.plan)
-        orchestrator = _orchestrator(ports, provisioner.plan)
+        ledger = _ledger(ports)
+        orchestrator = _orchestrator(ports, provisioner.plan, ledger)
 
-        self._pools = loop("nodepool.readiness", Readiness(api, cluster, clock))
+        readiness = Readiness(api, cluster, clock, registrations)
+        self._pools = loop("nodepool.readiness", readiness)
         self._classes = loop("nodeclass", _resolver(ports, ca_bundle))
-        self._claims = loop("nodeclaim.lifecycle", _lifecycle(ports, nomination), MANY)
+        lifecycle = _lifecycle(ports, options, nomination, registrations)
+        self._claims = loop("nodeclaim.lifecycle", lifecycle, MANY)
         self._consolidatable = loop("nodeclaim.disruption", Consolidatable(api, cluster, clock))
         self._drift = loop("nodeclaim.drift", Drift(api, cloud, cluster, clock))
+        self._consistency = loop("nodeclaim.consistency", _consistency(ports))
+        self._tagging = loop("nodeclaim.tagging", _tagging(ports, options), ONE)
         self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
         self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
-        self._nodes = loop("node.termination", _terminator(ports), MANY)
+        self._nodes = loop("node.termination", _terminator(ports, options), MANY)
         self._nominations = loop("pod.nomination", nomination)
+        self._repair = loop("node.health", _repair(ports))
         # Nobody runs these where they are switched off, and then nobody hears their nudges.
         gates = options.feature_gates
         self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE)
         self._buffers = loop("capacitybuffer", Resolution(api, cluster, clock))
-        self._static = loop("static.provisioning", Replication(api, cluster, metrics, clock))
+        self._static = loop(
+            "static.provisioning", Replication(api, cluster, metrics, clock, trials)
+        )
         self._loops = (
             self._pools, self._classes, self._claims, self._consolidatable, self._drift,
-            self._expiration,
+            self._expiration, self._consistency, self._tagging,
             self._pod_events, self._nodes, self._nominations,
+            *((self._repair,) if gates.node_repair else ()),
             *((self._overlays,) if gates.node_overlay else ()),
             *((self._buffers,) if gates.capacity_buffer else ()),
             *((self._static,) if gates.static_capacity else ()),
         )  # fmt: skip
-        self._disruption = singleton("disruption", _disruptor(ports, orchestrator))
+        disruptor = _disruptor(ports, options, orchestrator, trials)
+        self._disruption = singleton("disruption", disruptor)
         self._disruption_queue = singleton("disruption.queue", orchestrator)
         self._singletons = [
             singleton("provisioner", provisioner),
             self._disruption,
             self._disruption_queue,
+            singleton("disruption.ledger", ledger),
             singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
             # Without a queue there is still what the cloud's own checks of instances find.
             singleton("interruption", _listener(ports)),
         ]
+        if gates.reserved_capacity:
+            self._singletons += [
+                singleton(
+                    "capacityreservation.capacitytype",
+                    CapacityType(api=api, cloud=cloud, cluster=cluster),
+                ),
+                singleton(
+                    "capacityreservation.expiration",
+                    BlockExpiration(api, cluster, metrics, clock),
+                ),
+            ]
 
     async def run(self) -> None:
         """Start the cloud, then act on everything there is, until cancelled.
@@ -196,6 +232,7 @@ class Assembly:
             self._claim_changed(None, claim)
         for node in self._cluster.list(kinds.NODE):
             self._nodes.nudge(node.metadata.name)
+            self._repair.nudge(node.metadata.name)
         self._overlays.nudge(ALL)
         for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
             self._buffers.nudge(key_of(buffer))
@@ -219,7 +256,8 @@ class Assembly:
         node = after or before
         if node is None:
             return
-        self._nodes.nudge(node.metadata.name)
+        for loop in (self._nodes, self._repair):
+            loop.nudge(node.metadata.name)
         claim = self._cluster.claim_of(node)
         if claim is not None:
             self._claims.nudge(claim.metadata.name)
@@ -239,12 +277,17 @@ class Assembly:
             loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
         if claim.status.node_name:
             self._nodes.nudge(claim.status.node_name)
+            self._tagging.nudge(claim.metadata.name)
+        if _is_comparable(before) != _is_comparable(after):
+            self._consistency.nudge(claim.metadata.name)
         if after is None:
             self._classes.nudge(claim.spec.node_class_ref.name)
         self._disruption_queue.nudge()
         if _made_from(before) != _made_from(after):
             self._drift.nudge(claim.metadata.name)
-        if any(_holds(after, one) and not _holds(before, one) for one in (CONSOLIDATABLE, DRIFTED)):
+        if any(
+            _holds(after, kind) and not _holds(before, kind) for kind in (CONSOLIDATABLE, DRIFTED)
+        ):
             self._disruption.nudge()
 
     def _pool_changed(self, before: NodePool | None, after: NodePool | None) -> None:
@@ -322,7 +365,9 @@ class Assembly:
         self._nodes.nudge((after or before).spec.node_name)
 
 
-def _provisioner(ports: Ports, options: Options, batch_window: BatchWindow) -> Provisioner:
+def _provisioner(
+    ports: ReconcilerPorts, options: Options, batch_window: BatchWindow, trials: Trials
+) -> Provisioner:
     return Provisioner(
         api=ports.api,
         cloud=ports.cloud,
@@ -333,10 +378,11 @@ def _provisioner(ports: Ports, options: Options, batch_window: BatchWindow) -> P
         solve=ports.solve,
         batch_window=batch_window,
         nomination=max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
+        trials=trials,
     )
 
 
-def _nomination(ports: Ports, plan: Plan) -> Nomination:
+def _nomination(ports: ReconcilerPorts, plan: PlacementPlan) -> Nomination:
     return Nomination(
         api=ports.api,
         cloud=ports.cloud,
@@ -347,7 +393,7 @@ def _nomination(ports: Ports, plan: Plan) -> Nomination:
     )
 
 
-def _finalization(ports: Ports) -> Finalization:
+def _finalization(ports: ReconcilerPorts) -> Finalization:
     return Finalization(
         api=ports.api,
         cloud=ports.cloud,
@@ -357,7 +403,9 @@ def _finalization(ports: Ports) -> Finalization:
     )
 
 
-def _lifecycle(ports: Ports, nomination: Nomination) -> Lifecycle:
+def _lifecycle(
+    ports: ReconcilerPorts, options: Options, nomination: Nomination, registrations: Registrations
+) -> Lifecycle:
     return Lifecycle(
         api=ports.api,
         cloud=ports.cloud,
@@ -367,10 +415,12 @@ def _lifecycle(ports: Ports, nomination: Nomination) -> Lifecycle:
         clock=ports.clock,
         finalization=_finalization(ports),
         preparation=StartupGate(ports.api, ports.cluster, ports.clock, nomination),
+        registrations=registrations,
+        registration_timeout=options.registration_timeout,
     )
 
 
-def _resolver(ports: Ports, ca_bundle: str) -> Resolver:
+def _resolver(ports: ReconcilerPorts, ca_bundle: str) -> Resolver:
     return Resolver(
         api=ports.api,
         cloud=ports.cloud,
@@ -381,7 +431,8 @@ def _resolver(ports: Ports, ca_bundle: str) -> Resolver:
     )
 
 
-def _terminator(ports: Ports) -> Terminator:
+def _terminator(ports: ReconcilerPorts, options: Options) -> Terminator:
+    surge = Surge(ports.api, ports.recorder, ports.clock)
     return Terminator(
         api=ports.api,
         cloud=ports.cloud,
@@ -390,10 +441,38 @@ def _terminator(ports: Ports) -> Terminator:
         metrics=ports.metrics,
         clock=ports.clock,
         eviction=Eviction(ports.api, ports.recorder, ports.metrics, ports.clock),
+        surge=surge if options.surge_single_replicas else None,
     )
 
 
-def _orchestrator(ports: Ports, plan: Plan) -> Orchestrator:
+def _consistency(ports: ReconcilerPorts) -> Consistency:
+    return Consistency(
+        api=ports.api, cluster=ports.cluster, recorder=ports.recorder, clock=ports.clock
+    )
+
+
+def _tagging(ports: ReconcilerPorts, options: Options) -> Tagging:
+    return Tagging(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        cluster_name=options.cluster_name,
+        installation=options.installation_tag,
+    )
+
+
+def _repair(ports: ReconcilerPorts) -> Repair:
+    return Repair(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+    )
+
+
+def _orchestrator(ports: ReconcilerPorts, plan: PlacementPlan, ledger: Ledger) -> Orchestrator:
     return Orchestrator(
         api=ports.api,
         cluster=ports.cluster,
@@ -401,10 +480,21 @@ def _orchestrator(ports: Ports, plan: Plan) -> Orchestrator:
         metrics=ports.metrics,
         clock=ports.clock,
         writer=_claim_writer(ports, plan),
+        ledger=ledger,
     )
 
 
-def _claim_writer(ports: Ports, plan: Plan) -> ClaimWriter:
+def _ledger(ports: ReconcilerPorts) -> Ledger:
+    return Ledger(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        metrics=ports.metrics,
+        clock=ports.clock,
+    )
+
+
+def _claim_writer(ports: ReconcilerPorts, plan: PlacementPlan) -> ClaimWriter:
     return ClaimWriter(
         api=ports.api,
         cluster=ports.cluster,
@@ -414,7 +504,20 @@ def _claim_writer(ports: Ports, plan: Plan) -> ClaimWriter:
     )
 
 
-def _disruptor(ports: Ports, orchestrator: Orchestrator) -> Disruptor:
+def _disruptor(
+    ports: ReconcilerPorts, options: Options, orchestrator: Orchestrator, trials: Trials
+) -> Disruptor:
+    advisor = Advisor(
+        judge=ports.judge, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
+    )
+    recommender = Recommender(
+        judge=ports.judge,
+        cluster=ports.cluster,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        ledger=orchestrator.ledger,
+        orchestrator=orchestrator,
+    )
     return Disruptor(
         cloud=ports.cloud,
         cluster=ports.cluster,
@@ -423,10 +526,14 @@ def _disruptor(ports: Ports, orchestrator: Orchestrator) -> Disruptor:
         clock=ports.clock,
         judge=ports.judge,
         orchestrator=orchestrator,
+        trials=trials,
+        recommender=recommender,
+        advisor=advisor,
+        mode=Mode(options.disruption_mode),
     )
 
 
-def _garbage_collection(ports: Ports) -> GarbageCollection:
+def _garbage_collection(ports: ReconcilerPorts) -> GarbageCollection:
     return GarbageCollection(
         api=ports.api,
         cloud=ports.cloud,
@@ -436,7 +543,7 @@ def _garbage_collection(ports: Ports) -> GarbageCollection:
     )
 
 
-def _listener(ports: Ports) -> Listener:
+def _listener(ports: ReconcilerPorts) -> Listener:
     return Listener(
         api=ports.api,
         cloud=ports.cloud,
@@ -454,6 +561,11 @@ def _is_same_wish(before: Any, after: Any) -> bool:
 
 def _holds(claim: NodeClaim | None, condition: str) -> bool:
     return claim is not None and conditions.is_true(claim.status.conditions, condition)
+
+
+def _is_comparable(claim: NodeClaim | None) -> tuple[bool, bool]:
+    """Return what decides with what a claim's node is to be compared."""
+    return _holds(claim, INITIALIZED), claim is not None and claim.metadata.is_deleting
 
 
 def _made_from(claim: NodeClaim | None) -> tuple[object, ...]:

@@ -91,6 +91,10 @@ class CloudDecorator:
         """Hold an offering for unavailable for a while."""
         self._cloud.avoid(instance_type, zone, capacity_type)
 
+    def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
+        """Take note of what a claim's node turned out to have."""
+        self._cloud.learn(claim, capacity)
+
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return which node conditions mean that a node is broken."""
         return self._cloud.repair_policies()

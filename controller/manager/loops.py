@@ -88,7 +88,7 @@ class Loop:
     _again: set[str] = field(default_factory=set)
     _failures: dict[str, int] = field(default_factory=dict)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     _is_running: bool = False
 
     def nudge(self, key: str) -> None:
@@ -100,11 +100,12 @@ class Loop:
             return
         self._waiting[key] = asyncio.get_running_loop().time()
         self.metrics.queued(self.name, len(self._waiting), retried=key in self._failures)
-        self._arrived.set()
+        self._arrived.release()  # wakes one worker, and there may be thousands
 
     async def run(self) -> None:
         """Work until cancelled."""
         self.metrics.workers(self.name, self.workers)
+        self._arrived = asyncio.Semaphore(0)
         self._is_running = True
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -121,9 +122,7 @@ class Loop:
 
     async def _work(self) -> None:
         while True:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
+            await self._arrived.acquire()
             key = next(iter(self._waiting))
             waited = asyncio.get_running_loop().time() - self._waiting.pop(key)
             self.metrics.dequeued(self.name, len(self._waiting), waited)

@@ -20,16 +20,19 @@ from importlib.metadata import PackageNotFoundError, version
 from controller.apis.kinds import SERVICE
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
-from controller.disruption.problem import DisruptionSettings
+from controller.apiserver.readonly import ReadOnlyApiServer
+from controller.disruption.modes import Mode
+from controller.disruption.problem import settings_of
 from controller.kube.access import Access
 from controller.kube.client import Client
 from controller.manager import handlers, memory, probes
-from controller.manager.assembly import Assembly, Ports, RunningCloud
+from controller.manager.assembly import Assembly, ReconcilerPorts, RunningCloud
 from controller.manager.configuration import default_constraints
 from controller.manager.leadership import Leadership
 from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.observation import ObservingAssembly
 from controller.manager.overlaidcloud import OverlaidCloud
-from controller.manager.solving import Solver, SpreadingSolve, TimedJudge, TimedSolve
+from controller.manager.solving import SolverProcess, SpreadingSolve, TimedJudge, TimedSolve
 from controller.manager.watches import Watches, followed
 from controller.options import Options, not_there
 from controller.reconcilers.clock import Clock, utc_now
@@ -101,7 +104,7 @@ class Replica:
             own = owned.enter_async_context
             api = await own(self._api)
             lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))
-            solver, judging = Solver(), Solver(niceness=JUDGING_NICENESS)
+            solver, judging = SolverProcess(), SolverProcess(niceness=JUDGING_NICENESS)
             owned.callback(solver.stop)
             owned.callback(judging.stop)
             host = options.bind_address
@@ -119,7 +122,8 @@ class Replica:
             if options.feature_gates.node_overlay:
                 cloud = OverlaidCloud(cloud, self._cluster)
             solve = self._solve(solver)
-            assembly = self._assembled(api, cloud, solve, self._judge(judging))
+            port = ReadOnlyApiServer(api) if self._observes else api
+            assembly = self._assembled(port, cloud, solve, self._judge(judging))
             self._cluster.subscribe(assembly.notify)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(memory.keep_below(options.memory_limit))
@@ -127,30 +131,29 @@ class Replica:
                 tasks.create_task(self._watches.run())
                 tasks.create_task(self._lead(lease_api, solve, assembly))
 
+    @property
+    def _observes(self) -> bool:
+        """Whether nothing may be written anywhere."""
+        return self._options.disruption_mode == Mode.OBSERVE.value
+
     def _client(self, qps: float, burst: int) -> Client:
         agent = f"karpenter/{own_version()}"
         return Client(
             self._access, qps=qps, burst=burst, user_agent=agent, observer=self._metrics.requested
         )
 
-    def _solve(self, solver: Solver) -> SpreadingSolve:
+    def _solve(self, solver: SolverProcess) -> SpreadingSolve:
         timed = TimedSolve(solver, self._scheduling(), self._options.solve_time_limit)
         return SpreadingSolve(timed, self._spreads)
 
-    def _judge(self, solver: Solver) -> TimedJudge:
+    def _judge(self, solver: SolverProcess) -> TimedJudge:
         options = self._options
-        settings = DisruptionSettings(
-            eviction_price=options.disruption_eviction_price,
-            horizon=options.disruption_horizon,
-            cool_down=options.disruption_cool_down,
-            spot_to_spot=options.feature_gates.spot_to_spot_consolidation,
-        )
         limit = options.disruption_time_limit
         return TimedJudge(
             solver=solver,
             spreads=self._spreads,
             scheduling=self._scheduling(),
-            settings=settings,
+            settings=settings_of(options),
             time_limit=limit,
         )
 
@@ -163,9 +166,9 @@ class Replica:
 
     def _assembled(
         self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve, judge: TimedJudge
-    ) -> Assembly:
+    ) -> Assembly | ObservingAssembly:
         options = self._options
-        ports = Ports(
+        ports = ReconcilerPorts(
             api=api,
             cloud=cloud,
             cluster=self._cluster,
@@ -176,10 +179,14 @@ class Replica:
             judge=judge,
             spreads=self._spreads,
         )
+        if self._observes:
+            return ObservingAssembly(ports, options)
         ca = base64.b64encode(self._access.ca.encode()).decode()
         return Assembly(ports, options, ca_bundle=options.cluster_ca_bundle or ca)
 
-    async def _lead(self, api: ApiServer, solve: SpreadingSolve, assembly: Assembly) -> None:
+    async def _lead(
+        self, api: ApiServer, solve: SpreadingSolve, assembly: Assembly | ObservingAssembly
+    ) -> None:
         options, name = self._options, self._options.leader_election_name
 
         async def act() -> None:
@@ -190,7 +197,9 @@ class Replica:
                 tasks.create_task(solve.warm_up())
                 tasks.create_task(assembly.run())
 
-        if options.disable_leader_election:
+        if self._observes:
+            log.info("observing: nothing is written, and no Lease is taken")
+        if options.disable_leader_election or self._observes:
             await act()
             return
         leadership = Leadership(

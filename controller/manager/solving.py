@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import gc
 import importlib
 import multiprocessing
@@ -28,6 +27,8 @@ from controller.apis.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
+from controller.manager import offers
+from controller.manager.offers import OfferWriter
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -49,7 +50,7 @@ class SolverError(RuntimeError):
     """The solver's process failed; carries what it said."""
 
 
-class Solver:
+class SolverProcess:
     """A process that computes functions of values; functions and values must be picklable."""
 
     def __init__(self, *, niceness: int = 5) -> None:
@@ -121,15 +122,16 @@ class Solver:
 class TimedSolve:
     """Asks the scheduling engine, and has it answer with the best it has when time is up."""
 
-    solver: Solver
+    solver: SolverProcess
     settings: Settings
     time_limit: timedelta
+    offers: OfferWriter = field(default_factory=OfferWriter)
 
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         """Place the pods in the world of the snapshot."""
-        # A fifteenth of the time that pickling takes, which would be taken from the loop.
-        offer = msgspec.msgpack.encode(snapshot.instance_types)
+        offer = self.offers.written(snapshot.instance_types)
         world = dataclasses.replace(snapshot, instance_types={})
+        # A fifteenth of the time that pickling takes, which would be taken from the loop.
         question = msgspec.msgpack.encode((tuple(pods), world))
         return await self.solver.solve(
             schedule,
@@ -168,11 +170,12 @@ class TimedJudge:
     Its solver should be nobody else's: pods that wait must not wait for this.
     """
 
-    solver: Solver
+    solver: SolverProcess
     spreads: DefaultSpreads
     scheduling: Settings
     settings: DisruptionSettings
     time_limit: timedelta
+    offers: OfferWriter = field(default_factory=OfferWriter)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
         """Return what to do now, the best that is found in time."""
@@ -186,7 +189,7 @@ class TimedJudge:
         self, function: Callable[..., Answer], problem: DisruptionProblem, *more: Any
     ) -> Answer:
         snapshot = problem.snapshot
-        offer = msgspec.msgpack.encode(snapshot.instance_types)
+        offer = self.offers.written(snapshot.instance_types)
         problem = dataclasses.replace(
             problem,
             # Who runs may have to move, and is then spread as whoever waits.
@@ -224,8 +227,9 @@ def prepare() -> None:
 def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) -> Results:
     """Run the engine for so many seconds at most; called in the solver's process.
 
-    `question` is the pods and the snapshot without its instance types, `offer` is those;
-    both in MessagePack. What is on offer seldom changes, so that what was read of it is kept.
+    `question` is the pods and the snapshot without its instance types, in MessagePack; `offer`
+    is those, as an `OfferWriter` wrote them. What is on offer seldom changes, so that what was
+    read of it is kept.
     """
     # Only the solver's process pays for the arrays.
     from controller.scheduling import scheduler
@@ -233,7 +237,7 @@ def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) 
     # A question is a million objects without a cycle among them.
     gc.disable()
     pods, world = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
-    snapshot = dataclasses.replace(world, instance_types=_decoded(offer))
+    snapshot = dataclasses.replace(world, instance_types=_KEPT.instance_types(offer))
     gc.enable()
     return scheduler.schedule(
         pods,
@@ -247,7 +251,8 @@ def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) 
 def decide(question: bytes, offer: bytes, seconds: float) -> Decision:
     """Decide what to disrupt, in so many seconds at most; called in the solver's process.
 
-    `question` is the problem without its instance types, `offer` is those; in MessagePack.
+    `question` is the problem without its instance types, in MessagePack; `offer` is those, as an
+    `OfferWriter` wrote them.
     """
     from controller.disruption import methods
 
@@ -263,21 +268,25 @@ def confirm(question: bytes, offer: bytes, seconds: float, decision: Decision) -
 
 def _problem(question: bytes, offer: bytes) -> DisruptionProblem:
     problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
-    snapshot = dataclasses.replace(problem.snapshot, instance_types=_decoded(offer))
+    snapshot = dataclasses.replace(problem.snapshot, instance_types=_KEPT.instance_types(offer))
     return dataclasses.replace(problem, snapshot=snapshot)
-
-
-@functools.lru_cache(maxsize=1)
-def _decoded(offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
-    return msgspec.msgpack.decode(offer, type=dict[str, tuple[InstanceType, ...]])
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The last catalog, and all that it was made of."""
+    """What was read of the last offer; the last catalog, and all that it was made of."""
 
+    offer: bytes = b""
+    types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
     made_of: tuple[Any, ...] = ()
     made: Catalog | None = None
+
+    def instance_types(self, offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
+        if self.offer != offer:
+            # What was kept goes first: twice as much would stay the process's for good.
+            self.types, self.made_of, self.made = {}, (), None
+            self.offer, self.types = offer, offers.read(offer)
+        return self.types
 
     def catalog(self, snapshot: Snapshot) -> Catalog:
         from controller.scheduling.catalog import daemons, offerings

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from controller.apis import labels
 from controller.apis.meta import to_wire
 from controller.disruption import candidates
 from controller.disruption.applying import applied
-from controller.disruption.commands import Command, Decision
+from controller.disruption.bounds import lower_bound
+from controller.disruption.commands import Command
 from controller.disruption.methods import decide
-from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
-from controller.disruption.simulation import Simulation
+from controller.disruption.problem import UNCALM, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
 from controller.offline.reporter import Table
 from controller.offline.solve import (
@@ -38,11 +38,21 @@ from controller.offline.solve import (
     read_json,
 )
 from controller.offline.world import World
+from controller.options import Options
 from controller.scheduling.settings import from_names
 from controller.state.nodes import StateNode
 
 SHOWN = 20
 """How many commands a table shows; all are in the JSON."""
+
+CALMING = (
+    "DISRUPTION_EVICTION_PRICE",
+    "DISRUPTION_HORIZON",
+    "DISRUPTION_COOL_DOWN",
+    "DISRUPTION_IMAGE_SOAK",
+    "SURGE_SINGLE_REPLICAS",
+)
+"""The settings of a world that say how calmly nodes are disrupted."""
 
 SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
@@ -77,7 +87,7 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument(
         "--now",
-        type=_moment,
+        type=moment,
         default=None,
         metavar="TIME",
         help="the moment to decide at, such as 2026-11-22T08:00:00Z (now)",
@@ -107,6 +117,8 @@ def _print(chosen: argparse.Namespace) -> int:
     world = read(chosen.world)
     try:
         problem = problem_of(world, now=chosen.now or datetime.now(UTC), calm=not chosen.no_calm)
+        if chosen.until_steady:
+            problem = without_waits(problem)
     except ValueError as error:
         raise QuestionError(f"{chosen.world}: settings: {error}") from error
     course = followed(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
@@ -130,12 +142,14 @@ def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
 
     """
     gates = world.settings.get("FEATURE_GATES", "").replace(" ", "").lower().split(",")
-    settings = DisruptionSettings() if calm else UNCALM
+    named = {name: world.settings[name] for name in CALMING if name in world.settings}
+    calmly = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
+    settings = calmly if calm else UNCALM
     if f"{SPOT_TO_SPOT_GATE}=true".lower() in gates:
         settings = replace(settings, spot_to_spot=True)
     return DisruptionProblem(
         snapshot=world.snapshot,
-        node_pools={one.metadata.name: one for one in world.node_pools},
+        node_pools={pool.metadata.name: pool for pool in world.node_pools},
         now=now,
         pending=(*world.pods, *world.buffer_pods),
         scheduling=from_names(world.settings),
@@ -143,49 +157,54 @@ def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
     )
 
 
+def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
+    """Return the problem in which every node that is made has proved itself at once: between the
+    steps to a steady cluster lies as much time as they need.
+    """
+    return replace(problem, settings=replace(problem.settings, image_soak=timedelta(0)))
+
+
 def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) -> Course:
     """Decide, and with `until_steady` carry out and decide again; each look, and the proof of
     the bound, may take so many seconds.
     """
-    course = Course(problem=problem, cost_before=candidates.cost(problem))
-    began = time.perf_counter()
-    while True:
-        decision = _look(course.problem, seconds)
-        if decision.commands and not course.commands:
-            course.first_command_seconds = time.perf_counter() - began
-        course.blocked = decision.blocked
-        for command in decision.commands:
-            _carry_out(course, command)
-        if not decision.commands or not until_steady:
-            break
-    course.seconds = time.perf_counter() - began
-    course.lower_bound = _lower_bound(problem, seconds)
+    course = begun(problem)
+    while look(course, seconds) and until_steady:
+        pass
+    course.lower_bound = lower_bound(problem, expired=deadline(time.perf_counter() + seconds))
     return course
 
 
-def _look(problem: DisruptionProblem, seconds: float) -> Decision:
-    return decide(problem, expired=deadline(time.perf_counter() + seconds))
+def begun(problem: DisruptionProblem) -> Course:
+    """Return a course on which nothing has happened yet."""
+    return Course(problem=problem, cost_before=candidates.cost(problem))
+
+
+def look(course: Course, seconds: float) -> bool:
+    """Decide once, in at most so many seconds, and carry out what was decided.
+
+    Returns whether that was anything.
+    """
+    began = time.perf_counter()
+    decision = decide(course.problem, expired=deadline(began + seconds))
+    took = time.perf_counter() - began
+    if decision.commands and not course.commands:
+        course.first_command_seconds = course.seconds + took
+    course.blocked = decision.blocked
+    for command in decision.commands:
+        _carry_out(course, command)
+    course.seconds += time.perf_counter() - began
+    return bool(decision.commands)
 
 
 def _carry_out(course: Course, command: Command) -> None:
-    taken = {one.name for one in course.problem.snapshot.nodes}
+    taken = {node.name for node in course.problem.snapshot.nodes}
     first = sum(len(made) for _, made in course.commands)
     free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
     names = list(islice(free, len(command.replacements)))
     course.problem = applied(course.problem, command, names)
-    there = {one.name: one for one in course.problem.snapshot.nodes}
+    there = {node.name: node for node in course.problem.snapshot.nodes}
     course.commands.append((command, tuple(there[name] for name in names)))
-
-
-def _lower_bound(problem: DisruptionProblem, seconds: float) -> float:
-    """Return what no arrangement of the pods that may move costs less than, with the nodes that
-    must stay, in $/h.
-    """
-    open_ = candidates.found(problem).admitted
-    simulation = Simulation(problem, open_, expired=deadline(time.perf_counter() + seconds))
-    return simulation.least_cost([one.name for one in open_]) + (
-        candidates.cost(problem) - sum(one.price for one in open_)
-    )
 
 
 def answer(course: Course) -> dict[str, Any]:
@@ -194,7 +213,7 @@ def answer(course: Course) -> dict[str, Any]:
         "commands": [
             {
                 "reason": command.reason.value,
-                "nodes": [one.name for one in command.candidates],
+                "nodes": [candidate.name for candidate in command.candidates],
                 "newNodes": [
                     {
                         **written_node(new),
@@ -224,7 +243,7 @@ def answer(course: Course) -> dict[str, Any]:
 def tables(course: Course) -> tuple[Table, ...]:
     """Return the commands, and why the other nodes stay, as tables; empty ones are left out."""
     stay = Counter(course.blocked.values())
-    found = (
+    every = (
         Table(
             f"Commands (the first {SHOWN} of {len(course.commands)})"
             if len(course.commands) > SHOWN
@@ -233,7 +252,7 @@ def tables(course: Course) -> tuple[Table, ...]:
             tuple(
                 (
                     command.reason.value,
-                    _some([one.name for one in command.candidates]),
+                    _some([candidate.name for candidate in command.candidates]),
                     _some([node.labels[labels.INSTANCE_TYPE] for node in made]),
                     str(command.evictions),
                     f"{command.saving:.4f}",
@@ -247,7 +266,7 @@ def tables(course: Course) -> tuple[Table, ...]:
             tuple((str(number), why) for why, number in stay.most_common()),
         ),
     )
-    return tuple(table for table in found if table.rows)
+    return tuple(table for table in every if table.rows)
 
 
 def summary(course: Course) -> str:
@@ -272,21 +291,25 @@ def _some(names: Sequence[str]) -> str:
 def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
     """Write the world with the nodes, claims and pods of the course's end, all else as it was."""
     snapshot = course.problem.snapshot
-    here = {one.name: one for one in snapshot.nodes}
+    here = {node.name: node for node in snapshot.nodes}
     place = {pod.key: pod.spec.node_name for pod in snapshot.pods}
-    made = [one for _, nodes in course.commands for one in nodes if one.name in here]
-    claims = {one.claim.metadata.name for one in snapshot.nodes if one.claim is not None}
+    made = [node for _, nodes in course.commands for node in nodes if node.name in here]
+    claims = {node.claim.metadata.name for node in snapshot.nodes if node.claim is not None}
     world = {
         **world,
         "nodes": [
-            *(one for one in world.get("nodes", []) if one["metadata"]["name"] in here),
-            *(to_wire(one.node) for one in made),
+            *(node for node in world.get("nodes", []) if node["metadata"]["name"] in here),
+            *(to_wire(node.node) for node in made),
         ],
         "nodeClaims": [
-            *(one for one in world.get("nodeClaims", []) if one["metadata"]["name"] in claims),
-            *(to_wire(one.claim) for one in made),
+            *(
+                claim
+                for claim in world.get("nodeClaims", [])
+                if claim["metadata"]["name"] in claims
+            ),
+            *(to_wire(node.claim) for node in made),
         ],
-        "pods": [_moved(one, place) for one in world["pods"] if _is_left(one, place)],
+        "pods": [_moved(pod, place) for pod in world["pods"] if _is_left(pod, place)],
     }
     try:
         path.write_bytes(orjson.dumps(world, option=orjson.OPT_INDENT_2))
@@ -310,11 +333,12 @@ def _moved(pod: dict[str, Any], place: Mapping[str, str]) -> dict[str, Any]:
     return {**pod, "spec": {**pod["spec"], "nodeName": place[_key(pod)]}}
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
+    """Read a moment as people type it."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no moment such as 2026-11-22T08:00:00Z"
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

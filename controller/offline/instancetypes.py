@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from controller.apis import labels
+from controller.apis import labels, quantities
 from controller.apis.devices import DynamicResources
-from controller.apis.meta import Wire
+from controller.apis.meta import Wire, to_wire
 from controller.apis.nodeoverlay import MOST_PRICE
 from controller.apis.pods import Quantities
 from controller.apis.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import parsed
 from controller.offline.wirevalues import WorldError, converted, name
+
+_T = TypeVar("_T", bound=Wire)
 
 Price = Annotated[float, Meta(ge=0, le=MOST_PRICE)]
 
@@ -39,6 +42,7 @@ class InstanceTypeRow(Wire):
     capacity: Quantities = {}
     overhead: Quantities = {}
     dynamic_resources: DynamicResources = DynamicResources()
+    node_pools: list[str] = []
 
 
 class FileOfferingRow(Wire, rename="pascal"):
@@ -65,59 +69,115 @@ KWOK_OVERHEAD = {"cpu": 100, "memory": 10 * 2**20 * 1000}
 _AWS_NAME = re.compile(r"^\w+\.(nano|micro|small|medium|large|\d*xlarge|metal)$", re.ASCII)
 
 
-def stated(rows: object) -> tuple[InstanceType, ...]:
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The types of a world, each with the pools that see it; no pools are all of them."""
+
+    rows: tuple[tuple[InstanceType, frozenset[str]], ...]
+
+    @property
+    def all(self) -> tuple[InstanceType, ...]:
+        """Every type, whoever sees it."""
+        return tuple(kind for kind, _ in self.rows)
+
+    def seen_by(self, pools: Iterable[str]) -> dict[str, tuple[InstanceType, ...]]:
+        """Return what each pool sees, by its name; the same object where all see the same."""
+        if not any(named for _, named in self.rows):
+            return dict.fromkeys(pools, self.all)
+        return {
+            pool: tuple(kind for kind, named in self.rows if not named or pool in named)
+            for pool in pools
+        }
+
+
+def stated(rows: object) -> Types:
     """Read the types that stand in a world."""
     if not isinstance(rows, list):
         raise WorldError('instanceTypes: expected a list, or an object such as {"file": PATH}')
-    found = []
-    for index, row in enumerate(rows):
-        where = f"instanceTypes[{index}] {name(row)}".rstrip()
-        one = converted(row, InstanceTypeRow, where)
-        found.append(
-            InstanceType(
-                name=one.name,
-                requirements=tuple(one.requirements),
-                offerings=tuple(
-                    Offering(
-                        offering.requirements,
-                        offering.price,
-                        offering.available,
-                        offering.reservation_capacity,
-                    )
-                    for offering in one.offerings
-                ),
-                capacity=parsed(one.capacity),
-                overhead=parsed(one.overhead),
-                dynamic_resources=one.dynamic_resources,
-            )
+    return Types(
+        tuple(
+            (_stated(row), frozenset(row.node_pools))
+            for row in _converted(rows, InstanceTypeRow, "instanceTypes")
         )
-    return tuple(found)
+    )
 
 
-def from_file(rows: object) -> tuple[InstanceType, ...]:
+def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a type as a world states it; `node_pools` see it, all where none are named."""
+    row = InstanceTypeRow(
+        name=kind.name,
+        requirements=list(kind.requirements),
+        offerings=[
+            OfferingRow(
+                requirements=dict(offering.requirements),
+                price=offering.price,
+                available=offering.available,
+                reservation_capacity=offering.reservation_capacity,
+            )
+            for offering in kind.offerings
+        ],
+        capacity={name: quantities.written(amount, name) for name, amount in kind.capacity.items()},
+        overhead={name: quantities.written(amount, name) for name, amount in kind.overhead.items()},
+        dynamic_resources=kind.dynamic_resources,
+        node_pools=list(node_pools),
+    )
+    fields: dict[str, Any] = to_wire(row)
+    return fields
+
+
+def _stated(row: InstanceTypeRow) -> InstanceType:
+    return InstanceType(
+        name=row.name,
+        requirements=tuple(row.requirements),
+        offerings=tuple(
+            Offering(
+                offering.requirements,
+                offering.price,
+                offering.available,
+                offering.reservation_capacity,
+            )
+            for offering in row.offerings
+        ),
+        capacity=parsed(row.capacity),
+        overhead=parsed(row.overhead),
+        dynamic_resources=row.dynamic_resources,
+    )
+
+
+def from_file(rows: object) -> Types:
     """Read the types of a file in the layout of Karpenter's kwok provider."""
     if not isinstance(rows, list):
         raise WorldError("the file of instance types: expected a JSON list")
-    found = []
-    for index, row in enumerate(rows):
-        where = f"the file of instance types: [{index}] {name(row)}".rstrip()
-        one = converted(row, FileTypeRow, where)
-        found.append(
-            InstanceType(
-                name=one.name,
-                requirements=tuple(_file_requirements(one)),
-                offerings=tuple(
-                    Offering(
-                        {term.key: term.values[0] for term in offering.requirements if term.values},
-                        offering.price,
-                    )
-                    for offering in one.offerings
+    return Types(
+        tuple(
+            (
+                InstanceType(
+                    name=row.name,
+                    requirements=tuple(_file_requirements(row)),
+                    offerings=tuple(
+                        Offering(
+                            {
+                                term.key: term.values[0]
+                                for term in offering.requirements
+                                if term.values
+                            },
+                            offering.price,
+                        )
+                        for offering in row.offerings
+                    ),
+                    capacity=parsed({"pods": "110", **row.resources}),
+                    overhead=KWOK_OVERHEAD,
                 ),
-                capacity=parsed({"pods": "110", **one.resources}),
-                overhead=KWOK_OVERHEAD,
+                frozenset(),
             )
+            for row in _converted(rows, FileTypeRow, "the file of instance types: ")
         )
-    return tuple(found)
+    )
+
+
+def _converted(rows: Iterable[object], kind: type[_T], where: str) -> Iterator[_T]:
+    for index, row in enumerate(rows):
+        yield converted(row, kind, f"{where}[{index}] {name(row)}".rstrip())
 
 
 def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:

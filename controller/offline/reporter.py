@@ -57,7 +57,7 @@ def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[T
     ones are left out.
     """
     equal = Counter(_looks(node) for node in results.new_nodes)
-    found = (
+    every = (
         Table(
             "New nodes",
             ("nodes", "pool", "type", "types", "zone", "capacity", "$/h each", "pods each"),
@@ -85,7 +85,7 @@ def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[T
             ),
         ),
     )
-    return tuple(table for table in found if table.rows)
+    return tuple(table for table in every if table.rows)
 
 
 def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:

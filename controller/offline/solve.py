@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from rich.table import Table
 from controller.offline import reporter
 from controller.offline import world as worlds
 from controller.offline.answers import answer
+from controller.offline.narration import Narrator
 from controller.offline.wirevalues import WorldError
 from controller.scheduling.buffers import Fill, apart
 from controller.scheduling.catalog import offerings
 from controller.scheduling.dra.devices import promised
+from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import Settings, from_names
@@ -69,17 +72,24 @@ def read(path: Path) -> worlds.World:
 
 def _check_devices(world: worlds.World) -> None:
     for types in world.snapshot.instance_types.values():
-        for one in types:
+        for instance_type in types:
             try:
-                promised(one.dynamic_resources, "")
+                promised(instance_type.dynamic_resources, "")
             except ValueError as error:
-                where = f"instanceTypes {one.name}: dynamicResources"
+                where = f"instanceTypes {instance_type.name}: dynamicResources"
                 raise WorldError(f"{where}: {error}") from error
 
 
-def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0, prove: bool = False) -> Solved:
+def solved(
+    path: Path,
+    *,
+    repeat: int = 1,
+    seconds: float = 60.0,
+    prove: bool = False,
+    reporter: Reporter = SILENT,
+) -> Solved:
     """Solve a world so many times; each solve may take so many seconds at most, and so may the
-    proof of a bound that holds for every answer.
+    proof of a bound that holds for every answer. `reporter` is told how they go.
     """
     began = time.perf_counter()
     world = read(path)
@@ -97,6 +107,7 @@ def solved(path: Path, *, repeat: int = 1, seconds: float = 60.0, prove: bool = 
             settings=settings,
             catalog=catalog,
             expired=deadline(start + seconds),
+            reporter=reporter,
         )
         times.append(time.perf_counter() - start)
         if len(times) == 1:
@@ -149,6 +160,9 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         action="store_true",
         help="bound the cost by what no answer at all can be below; takes longer than to solve",
     )
+    parser.add_argument(
+        "--verbose", action="store_true", help="tell on standard error how the solve goes"
+    )
     chosen = parser.parse_args(argv)
     return answered(lambda: _print_solved(chosen))
 
@@ -157,7 +171,8 @@ def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain`."""
     parser = argparse.ArgumentParser(
         prog="python -m controller explain",
-        description="Say where one pod of a recorded world goes, or what stands in its way.",
+        description="Say where one pod of a recorded world goes, or what stands in its way. "
+        "`explain node NODE` says why a node stays.",
     )
     add_world(parser)
     parser.add_argument("pod", metavar="POD", help="namespace/name, or a name in `default`")
@@ -187,34 +202,41 @@ def answered(ask: Callable[[], int]) -> int:
 
 
 def _print_solved(chosen: argparse.Namespace) -> int:
-    found = solved(
-        chosen.world, repeat=chosen.repeat, seconds=chosen.time_limit, prove=chosen.prove
+    narrator = Narrator(write=partial(print, file=sys.stderr), clock=time.perf_counter)
+    answered = solved(
+        chosen.world,
+        repeat=chosen.repeat,
+        seconds=chosen.time_limit,
+        prove=chosen.prove,
+        reporter=narrator if chosen.verbose else SILENT,
     )
-    seconds = statistics.median(found.seconds)
+    seconds = statistics.median(answered.seconds)
     if chosen.output == "json":
-        written = answer(found.results, seconds=seconds, fills=found.fills)
-        written["secondsFromNothing"] = found.seconds_from_nothing
-        written["repetitions"] = list(found.seconds)
+        written = answer(answered.results, seconds=seconds, fills=answered.fills)
+        written["secondsFromNothing"] = answered.seconds_from_nothing
+        written["repetitions"] = list(answered.seconds)
         sys.stdout.write(json.dumps(written) + "\n")
         return 0
     console = Console(markup=False, emoji=False)
-    for table in reporter.tables(found.results, found.fills):
+    for table in reporter.tables(answered.results, answered.fills):
         console.print(drawn_table(table))
-    console.print(f"{reporter.summary(found.results)}; solved in {seconds:.3f} s", highlight=False)
+    console.print(
+        f"{reporter.summary(answered.results)}; solved in {seconds:.3f} s", highlight=False
+    )
     return 0
 
 
 def _print_explained(chosen: argparse.Namespace) -> int:
     name = chosen.pod if "/" in chosen.pod else f"default/{chosen.pod}"
-    found = solved(chosen.world, seconds=chosen.time_limit)
-    pod = next((p for p in found.world.pods if p.key == name), None)
+    answered = solved(chosen.world, seconds=chosen.time_limit)
+    pod = next((p for p in answered.world.pods if p.key == name), None)
     if pod is None:
-        running = {p.key: p.spec.node_name for p in found.world.snapshot.pods}
+        running = {p.key: p.spec.node_name for p in answered.world.snapshot.pods}
         if name not in running:
             raise QuestionError(f"{chosen.world}: there is no pod {name}")
         print(f"{name} runs on {running[name]} already.")
         return 0
-    told = reporter.explain(found.results, pod, found.catalog)
+    told = reporter.explain(answered.results, pod, answered.catalog)
     print(f"{told.pod} {told.fate}")
     for cause in told.causes or told.pools:
         print(f"  {cause}")

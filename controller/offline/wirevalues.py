@@ -53,26 +53,26 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
     if not isinstance(rows, list):
         raise WorldError(f"{key}: {_shown(rows)}: expected a list")
     try:
-        found = tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
-        sound = not any(True for one in found for _ in _faults(one, kind))
+        values = tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
+        sound = not any(True for value in values for _ in _faults(value, kind))
     except msgspec.ValidationError:
         sound = False
     if sound:
-        return found
+        return values
     return tuple(converted(row, kind, _where(key, place, row)) for place, row in enumerate(rows))
 
 
 def converted(row: object, kind: type[_T], where: str) -> _T:
     """Return one object as a wire value; `where` names it in errors."""
     try:
-        found = msgspec.convert(row, kind)
+        read = msgspec.convert(row, kind)
     except msgspec.ValidationError as exc:
         text, _, path = str(exc).partition(" - at `")
         field, value = _culprit(row, kind, path.rstrip("`").removeprefix("$"))
         raise WorldError(f"{where}: {field or 'the object itself'}: {text}{value}") from exc
-    for path, fault in _faults(found, kind):
+    for path, fault in _faults(read, kind):
         raise WorldError(f"{where}: {path.lstrip('.')}: {fault}")
-    return found
+    return read
 
 
 def name(row: object) -> str:
@@ -104,7 +104,7 @@ def _culprit(row: Any, kind: Any, path: str) -> Fault:
     for match in _STEP.finditer(path):
         field, place, unnamed = match.groups()
         if unnamed:
-            alone = ((key, _with(row, way, {key: one})) for key, one in inner.items())
+            alone = ((key, _with(row, way, {key: value})) for key, value in inner.items())
             step: str | int = next(key for key, changed in alone if _refused(changed, kind, path))
         else:
             step = field or int(place)
@@ -118,9 +118,9 @@ def _with(whole: Any, way: list[str | int], value: object) -> Any:
     """Return a copy in which another value stands at the end of a way."""
     if not way:
         return value
-    found = whole.copy()
-    found[way[0]] = _with(whole[way[0]], way[1:], value)
-    return found
+    copied = whole.copy()
+    copied[way[0]] = _with(whole[way[0]], way[1:], value)
+    return copied
 
 
 def _refused(row: object, kind: Any, path: str) -> bool:
@@ -137,9 +137,9 @@ def _written(step: str | int) -> str:
     return f".{step}" if _PLAIN.fullmatch(step) else f"[{step!r}]"
 
 
-def _faults(one: object, kind: Any) -> Iterator[Fault]:
+def _faults(value: object, kind: Any) -> Iterator[Fault]:
     look = _look(kind)
-    return look(one) if look is not None else iter(())
+    return look(value) if look is not None else iter(())
 
 
 @cache
@@ -166,9 +166,9 @@ def _look(kind: Any) -> Look | None:
     return _AT.get(kind)
 
 
-def _at_fields(looks: Sequence[tuple[str, str, Look]], one: Any) -> Iterator[Fault]:
+def _at_fields(looks: Sequence[tuple[str, str, Look]], whole: Any) -> Iterator[Fault]:
     for own, step, look in looks:
-        if value := getattr(one, own):  # of nothing there is nothing to say
+        if value := getattr(whole, own):  # of nothing there is nothing to say
             for path, fault in look(value):
                 yield step + path, fault
 

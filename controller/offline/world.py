@@ -42,7 +42,7 @@ from controller.apis.workloads import (
     StorageClass,
 )
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.offline.instancetypes import from_file, stated
+from controller.offline.instancetypes import Types, from_file, stated
 from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.nodes import StateNode
@@ -129,12 +129,12 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         objects(world, "pods", Pod), objects(world, "priorityClasses", PriorityClass)
     )
     all_pools = objects(world, "nodePools", NodePool)
-    pools = tuple(one for one in all_pools if _usable(one))
+    pools = tuple(pool for pool in all_pools if _usable(pool))
     overlays = objects(world, "nodeOverlays", NodeOverlay)
     snapshot = Snapshot(
         nodes=_state_nodes(
             objects(world, "nodes", Node),
-            [one for one in objects(world, "nodeClaims", NodeClaim) if is_ours(one)],
+            [claim for claim in objects(world, "nodeClaims", NodeClaim) if is_ours(claim)],
         ),
         pods=tuple(pod for pod in pods if pod.spec.node_name),
         node_pools=pools,
@@ -163,9 +163,9 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
 
 
 def _types_by_pool(
-    types: tuple[InstanceType, ...], pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
+    types: Types, pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
 ) -> dict[str, tuple[InstanceType, ...]]:
-    by_pool = {pool.metadata.name: types for pool in pools}
+    by_pool = types.seen_by(pool.metadata.name for pool in pools)
     if not overlays:
         return by_pool
     for overlay in overlays:
@@ -173,16 +173,19 @@ def _types_by_pool(
             raise WorldError(f"nodeOverlays {overlay.metadata.name}: {'; '.join(problems)}")
     try:
         refused = conflicting(overlays, pools=pools, instance_types=by_pool)
-        heard = [one for one in overlays if one.metadata.name not in refused]
-        return {pool.metadata.name: overlaid(types, heard, pool=pool) for pool in pools}
+        heard = [overlay for overlay in overlays if overlay.metadata.name not in refused]
+        return {
+            pool.metadata.name: overlaid(by_pool[pool.metadata.name], heard, pool=pool)
+            for pool in pools
+        }
     except ValueError as exc:
         raise WorldError(f"nodeOverlays: {exc}") from exc
 
 
-def _settings(found: object) -> dict[str, Any]:
-    if not isinstance(found, Mapping):
+def _settings(content: object) -> dict[str, Any]:
+    if not isinstance(content, Mapping):
         raise WorldError("settings: expected an object of names and values")
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in content.items()}
 
 
 def _written(setting: object) -> str:
@@ -213,7 +216,7 @@ def _spreading(
 
 def _usable(pool: NodePool) -> bool:
     """Whether the pool takes part: ours, dynamic, staying, and not known to be unready."""
-    ready = [one.status for one in pool.status.conditions if one.type == "Ready"]
+    ready = [condition.status for condition in pool.status.conditions if condition.type == "Ready"]
     return (
         is_ours(pool)
         and pool.spec.replicas is None
@@ -227,27 +230,27 @@ def _waits(pod: Pod) -> bool:
     return (
         not pod.spec.node_name
         and not is_terminal(pod)
-        and not any(one.kind in {"DaemonSet", "Node"} for one in pod.metadata.owner_references)
+        and not any(owner.kind in {"DaemonSet", "Node"} for owner in pod.metadata.owner_references)
     )
 
 
 def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[StateNode, ...]:
-    by_provider = {one.status.provider_id: one for one in claims if one.status.provider_id}
-    by_name = {one.status.node_name: one for one in claims if one.status.node_name}
-    found = []
+    by_provider = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
+    by_name = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
+    state_nodes = []
     matched: set[str] = set()
     for node in nodes:
         claim = by_provider.get(node.spec.provider_id) or by_name.get(node.metadata.name)
         if claim is not None:
             matched.add(claim.metadata.name)
         leaving = node.metadata.is_deleting or (claim is not None and claim.metadata.is_deleting)
-        found.append(StateNode(node=node, claim=claim, deleting=leaving))
-    found.extend(
+        state_nodes.append(StateNode(node=node, claim=claim, deleting=leaving))
+    state_nodes.extend(
         StateNode(claim=claim, deleting=claim.metadata.is_deleting)
         for claim in claims
         if claim.metadata.name not in matched
     )
-    return tuple(found)
+    return tuple(state_nodes)
 
 
 _SCALABLES: Mapping[str, type[Scalable]] = {
@@ -260,15 +263,15 @@ _SCALABLES: Mapping[str, type[Scalable]] = {
 def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
     """Return the pods of every buffer whose template or workload is in the world."""
     blueprints: dict[tuple[str, str, str], PodBlueprint] = {}
-    for one in objects(world, "podTemplates", PodTemplate):
-        blueprints["PodTemplate", one.metadata.namespace, one.metadata.name] = PodBlueprint(
-            one.template
+    for prescribed in objects(world, "podTemplates", PodTemplate):
+        blueprints["PodTemplate", prescribed.metadata.namespace, prescribed.metadata.name] = (
+            PodBlueprint(prescribed.template)
         )
     for key, kind in _SCALABLES.items():
-        for found in objects(world, key, kind):
-            scale = 1 if found.spec.replicas is None else found.spec.replicas
-            blueprints[kind.__name__, found.metadata.namespace, found.metadata.name] = PodBlueprint(
-                found.spec.template, scale
+        for workload in objects(world, key, kind):
+            scale = 1 if workload.spec.replicas is None else workload.spec.replicas
+            blueprints[kind.__name__, workload.metadata.namespace, workload.metadata.name] = (
+                PodBlueprint(workload.spec.template, scale)
             )
     pods: list[Pod] = []
     for buffer in objects(world, "capacityBuffers", CapacityBuffer):
@@ -296,14 +299,14 @@ def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
 
 def _with_priorities(pods: Sequence[Pod], classes: Sequence[PriorityClass]) -> list[Pod]:
     """Write priorities into pods as admission would, from their class or the default one."""
-    values = {one.metadata.name: one.value for one in classes}
-    default = next((one.value for one in classes if one.global_default), None)
-    found = []
+    values = {priority.metadata.name: priority.value for priority in classes}
+    default = next((priority.value for priority in classes if priority.global_default), None)
+    ranked = []
     for pod in pods:
         value = values.get(pod.spec.priority_class_name, default)
         if pod.spec.priority is None and value is not None:
             spec = msgspec.structs.replace(pod.spec, priority=value)
-            found.append(msgspec.structs.replace(pod, spec=spec))
+            ranked.append(msgspec.structs.replace(pod, spec=spec))
         else:
-            found.append(pod)
-    return found
+            ranked.append(pod)
+    return ranked

@@ -6,6 +6,7 @@ it a conflict and another try, never a lost update.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,7 @@ from controller.apis import conditions
 from controller.apis.kinds import NODE_CLAIM, Kind, T
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import NodeClaim
+from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.state.cluster import Cluster
 
@@ -27,15 +29,27 @@ async def patched(
     *,
     subresource: str = "",
 ) -> T:
-    """Merge a patch into an object as it was read, and return what became of it."""
-    updated = await api.patch(
-        kind,
-        value.metadata.name,
-        patch,
-        namespace=value.metadata.namespace,
-        subresource=subresource,
-        resource_version=value.metadata.resource_version,
-    )
+    """Merge a patch into an object as it was read, and return what became of it.
+
+    Raises:
+        ConflictError: it is another by now. The mirror has been shown which, so that whoever
+            tries again need not wait for a watch that is behind.
+
+    """
+    own = value.metadata
+    try:
+        updated = await api.patch(
+            kind,
+            own.name,
+            patch,
+            namespace=own.namespace,
+            subresource=subresource,
+            resource_version=own.resource_version,
+        )
+    except ConflictError:
+        with contextlib.suppress(NotFoundError):
+            cluster.observe(kind, await api.get(kind, own.name, own.namespace))
+        raise
     cluster.observe(kind, updated)
     return updated
 

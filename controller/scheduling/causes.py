@@ -18,13 +18,16 @@ from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import CPU
 from controller.scheduling.arrays import Indices, Mask, Vector
+from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.catalog.limits import LimitHeadroom
 from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
 from controller.scheduling.pods.preferences import PodConstraints
-from controller.scheduling.problem import SchedulingProblem
 from controller.scheduling.results import MOST_REASONS
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyKind
 
 PLACES = (labels.ZONE, labels.CAPACITY_TYPE)
 """Where and how a type is sold."""
@@ -80,13 +83,13 @@ def pool_causes(
     """
     if not catalog.pools:
         return ("no NodePool is ready",)
-    found = []
+    causes = []
     for number, pool in enumerate(catalog.pools):
         distance, sentence = _pool_cause(catalog, number, pod_class, constraints)
         if sentence:
-            found.append((distance, f"NodePool {pool.name}: {sentence}"))
-    found.sort(key=lambda one: one[0])
-    return tuple(sentence for _, sentence in found)
+            causes.append((distance, f"NodePool {pool.name}: {sentence}"))
+    causes.sort(key=lambda cause: cause[0])
+    return tuple(sentence for _, sentence in causes)
 
 
 def _pool_cause(
@@ -99,14 +102,17 @@ def _pool_cause(
     rows = np.unique(catalog.row_of[inside])
     if not len(rows):
         return (Miss.TAINT,), "no instance type meets the pool's own requirements"
-    losses = [_losses(catalog, inside, rows, pod_class, one) for one in constraints.alternatives]
+    losses = [
+        _losses(catalog, inside, rows, pod_class, alternative)
+        for alternative in constraints.alternatives
+    ]
     if not losses:
         return (Miss.LABEL,), "required node affinity has no usable term"
-    best = min(losses, key=lambda one: one.distance)
+    best = min(losses, key=lambda loss: loss.distance)
     if taint is not None:
         best.misses.append(Miss.TAINT)
         return best.distance, f"taint {taints.text(taint)} is not tolerated"
-    if not all(one.counts for one in losses):
+    if not all(loss.counts for loss in losses):
         return (), ""
     best.counts.sort(key=lambda item: (-item[0], item[1]))
     reasons = ", ".join(f"{count} {reason}" for count, reason in best.counts[:MOST_REASONS])
@@ -134,13 +140,13 @@ def _losses(
     for key in sorted(needed, key=_label_rank):
         miss = Miss.PLACE if key in PLACES else Miss.LABEL
         lose(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
-    for name in sorted(pod_class.requests, key=lambda one: (one != CPU, one)):
+    for name in sorted(pod_class.requests, key=lambda resource: (resource != CPU, resource)):
         amount = pod_class.requests[name]
-        if name not in catalog.resource_names:
+        if name not in catalog.axis:
             losses.counts.append((len(alive), f"have no {name}"))
             losses.misses.append(Miss.RESOURCE)
             return losses
-        room = catalog.allocatable[:, catalog.resource_names.index(name)]
+        room = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if room[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {written(amount, name)}"
         lose((room >= amount)[catalog.row_of], miss, reason)
@@ -181,36 +187,46 @@ def text(allowed: ValueSet, *, bare: bool = False) -> str:
 
 
 def unmet_topology(
-    owned: Sequence[TopologyGroup], counted: Sequence[TopologyGroup]
+    owned: Sequence[TopologyGroup], counted: Sequence[TopologyGroup], tallies: Tallies
 ) -> tuple[str, ...]:
     """Return a sentence per topology rule that left no domain."""
-    found = []
+    unmet = []
     for group in owned:
         if group.kind is TopologyKind.SPREAD:
-            found.append(
+            unmet.append(
                 f"topology spread over {group.key} (maxSkew {group.max_skew}) leaves no domain"
             )
         elif group.kind is TopologyKind.ANTI_AFFINITY:
-            found.append(f"anti-affinity over {group.key} leaves no domain")
-        elif not group.total:
-            found.append(f"pod affinity over {group.key} finds no matching pod")
+            unmet.append(f"anti-affinity over {group.key} leaves no domain")
+        elif not tallies[group.index].total:
+            unmet.append(f"pod affinity over {group.key} finds no matching pod")
         else:
-            found.append(f"pod affinity over {group.key} finds no room near the matching pods")
+            unmet.append(f"pod affinity over {group.key} finds no room near the matching pods")
     if any(
-        one.kind is TopologyKind.ANTI_AFFINITY and one.owners for one in counted if one not in owned
+        group.kind is TopologyKind.ANTI_AFFINITY and tallies[group.index].owners
+        for group in counted
+        if group not in owned
     ):
-        found.append("anti-affinity of other pods keeps these away")
-    return tuple(found)
+        unmet.append("anti-affinity of other pods keeps these away")
+    return tuple(unmet)
 
 
 class PlacementCauses:
     """Finds causes, given what limits have `left`."""
 
-    def __init__(self, problem: SchedulingProblem) -> None:
-        """Find them for the pods of this problem."""
-        self._catalog, self._devices = problem.catalog, problem.devices
-        self._variants = problem.variants
-        self._launch_options, self._headroom = problem.launch_options, problem.headroom
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        variants: Variants,
+        launch_options: LaunchOptions,
+        headroom: LimitHeadroom,
+        devices: DeviceAllocator,
+        tallies: Tallies,
+    ) -> None:
+        """Find them in what can be bought, what of devices is taken and who is where."""
+        self._catalog, self._variants, self._devices = catalog, variants, devices
+        self._launch_options, self._headroom, self._tallies = launch_options, headroom, tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
         """Say what stands in the way of such a pod, pool by pool where it is the pools."""
@@ -219,13 +235,13 @@ class PlacementCauses:
             impossible = (*self._devices.causes(pending.pod_class.device_requests), *impossible)
         if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
             return impossible
-        found = (
+        causes = (
             *self._taken_ports(pending),
             *self.spent_limits(pending, left),
-            *unmet_topology(pending.owned, pending.counted),
+            *unmet_topology(pending.owned, pending.counted, self._tallies),
             *impossible,
         )
-        return found or (TOO_FEW_TYPES,)
+        return causes or (TOO_FEW_TYPES,)
 
     def _taken_ports(self, pending: PendingGroup) -> tuple[str, ...]:
         """Say so when a daemon takes a port of such pods wherever they could go."""

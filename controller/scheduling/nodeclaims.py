@@ -21,11 +21,14 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.limits import LimitHeadroom
 from controller.scheduling.catalog.minvalues import row_values
 from controller.scheduling.catalog.offerings import RESERVATION_ID, Catalog, PoolTemplate
-from controller.scheduling.catalog.variants import barred_rows
+from controller.scheduling.catalog.variants import Variants, barred_rows
+from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.packing.plannednodes import PlannedNode
-from controller.scheduling.problem import SchedulingProblem
 from controller.scheduling.results import NewNode
 from controller.scheduling.settings import BEST_EFFORT, Settings
+
+ROUNDING = 1e-12
+"""By how much products of prices may be off, in $/h: a type at the very limit is within it."""
 
 MIN_VALUES_KEPT = labels.MIN_VALUES_RELAXED
 
@@ -109,16 +112,17 @@ class ClaimBuilder:
         `promised` are numbers of promises; `consumed` (limits) what the packed kind uses up,
         which is set aside already. `barred` (rows) are types that may not be named.
         """
-        vector = self._catalog.vector(requests)
-        if vector is None:
+        axis = self._catalog.axis
+        if any(amount > 0 and name not in axis for name, amount in requests.items()):
             return None
+        asked = axis.vector(requests)
         terms = self._known_terms(pool, reservation, promised, on_demand=False)
-        fitting = _fitting(terms.launchable, vector, barred)
+        fitting = _fitting(terms.launchable, asked, barred)
         if not len(fitting):
             return None
         if not terms.launchable.spot[fitting[0]] and terms.launchable.some_spot:
             terms = self._known_terms(pool, reservation, promised, on_demand=True)
-            fitting = _fitting(terms.launchable, vector, barred)
+            fitting = _fitting(terms.launchable, asked, barred)
         kept, relaxed = self._kept(terms, fitting, consumed)
         if not len(kept):
             return None
@@ -182,7 +186,9 @@ class ClaimBuilder:
         """
         for key in template.requirements.keys() & self._domains.keys():
             if needs[key].complement and key not in labels.WELL_KNOWN:
-                known = next((one for one in self._domains[key] if needs[key].has(one)), None)
+                known = next(
+                    (domain for domain in self._domains[key] if needs[key].has(domain)), None
+                )
                 if known is not None:
                     needs[key] = one_of(known)
 
@@ -210,7 +216,8 @@ class ClaimBuilder:
         if codes is None:
             return np.zeros(len(self._catalog.row_of), dtype=np.bool_)
         spot = np.array(
-            [one is not None and one.single == labels.SPOT for one in codes.sets], dtype=np.bool_
+            [values is not None and values.single == labels.SPOT for values in codes.sets],
+            dtype=np.bool_,
         )
         return spot[codes.of_column]
 
@@ -220,9 +227,8 @@ class ClaimBuilder:
         known = terms.kept.get(key)
         if known is None:
             overhead = self._catalog.overhead[kept].min(axis=0)
-            named = zip(self._catalog.resource_names, overhead.astype(int).tolist(), strict=True)
             types = tuple(self._catalog.types[row].name for row in kept.tolist())
-            known = terms.kept[key] = types, {name: amount for name, amount in named if amount}
+            known = terms.kept[key] = types, self._catalog.axis.amounts(overhead)
         return known
 
     def _kept(self, terms: ClaimTerms, fitting: Indices, consumed: Vector) -> tuple[Indices, bool]:
@@ -236,7 +242,7 @@ class ClaimBuilder:
         if not (self._greatest <= limit).all():
             affordable = (self._headroom.per_row[rows] <= limit).all(axis=1)
             rows, prices = rows[affordable], prices[affordable]
-        most = launchable.prices[cheapest] * factor + 1e-12
+        most = launchable.prices[cheapest] * factor + ROUNDING
         near = int(np.searchsorted(prices, most, side="right"))
         count = min(max(near, settings.min_instance_types), settings.max_instance_types)
         kept = rows[:count]
@@ -295,46 +301,44 @@ def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str
 class NodeClaimWriter:
     """Writes claims for planned nodes; remembers what like pods must be promised."""
 
-    def __init__(self, problem: SchedulingProblem, left: Vector) -> None:
-        """Write within what limits have `left`."""
-        self._problem = problem
+    def __init__(
+        self,
+        *,
+        claims: ClaimBuilder,
+        variants: Variants,
+        headroom: LimitHeadroom,
+        devices: DeviceAllocator,
+    ) -> None:
+        """Write claims for kinds of these variants; `devices` are as they were given out."""
+        self._claims, self._variants = claims, variants
+        self._headroom, self._devices = headroom, devices
         self._promises: dict[tuple[object, ...], int] = {}
-        everywhere = {
-            group.key: problem.launch_options.named(group.key) for group in problem.groups.all
-        }
-        limits_left = left[: len(problem.headroom.left)]
-        self._claims = ClaimBuilder(
-            catalog=problem.catalog,
-            headroom=problem.headroom,
-            left=limits_left,
-            settings=problem.settings,
-            domains=everywhere,
-        )
 
     def written(self, planned: PlannedNode) -> NewNode | None:
         """Return a node; None when too few types hold its pods."""
-        variant = self._problem.variants.variant_of[planned.kind]
+        variants = self._variants
+        variant = variants.variant_of[planned.kind]
         ports = [
             port for pod_group, _ in planned.members for port in pod_group.pending.pod_class.ports
         ]
         return self._claims.write(
-            pool=int(self._problem.variants.pool_of_variant[variant]),
-            reservation=int(self._problem.variants.reservation_of_variant[variant]),
+            pool=int(variants.pool_of_variant[variant]),
+            reservation=int(variants.reservation_of_variant[variant]),
             pods=planned.keys,
             requests=resources.total(
                 resources.times(pod_group.pending.pod_class.requests, len(keys))
                 for pod_group, keys in planned.members
             ),
             promised=self._promised(planned),
-            consumed=self._problem.headroom.per_row[self._problem.variants.row_of[planned.kind]],
-            annotations=self._problem.devices.annotations(one for one, _ in planned.members),
-            barred=barred_rows(self._problem.catalog, ports) if ports else None,
+            consumed=self._headroom.per_row[variants.row_of[planned.kind]],
+            annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
+            barred=barred_rows(variants.catalog, ports) if ports else None,
         )
 
     def _promised(self, planned: PlannedNode) -> frozenset[int]:
         """Return what a node must promise to its pods."""
-        variant = int(self._problem.variants.variant_of[planned.kind])
-        found = set()
+        variant = int(self._variants.variant_of[planned.kind])
+        numbers = set()
         for pod_group, _ in planned.members:
             eligibility = pod_group.pending.eligibility
             needs = pod_group.needs or {}
@@ -351,5 +355,5 @@ class NodeClaimWriter:
                     eligibility.alternatives[chosen], eligibility.constraints.liked, pinned, needs
                 )
                 number = self._promises[known] = self._claims.promise(promise)
-            found.add(number)
-        return frozenset(found)
+            numbers.add(number)
+        return frozenset(numbers)

@@ -22,7 +22,8 @@ from controller.scheduling.packing.bound import ExistingCapacity, whole_bound
 from controller.scheduling.packing.formulation import ProblemBuilder
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.pods.preferences import required
-from controller.scheduling.problem import SchedulingProblem, along
+from controller.scheduling.problem import scheduling_problem
+from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import Results
 from controller.scheduling.retries import with_equal_weights, without_domains
 from controller.scheduling.settings import Settings
@@ -42,32 +43,45 @@ def schedule(
     settings: Settings | None = None,
     catalog: Catalog | None = None,
     expired: Callable[[], bool] = never,
+    reporter: Reporter = SILENT,
 ) -> Results:
     """Place every pod that waits.
 
     `catalog` is `catalog.offerings.catalog(snapshot)`, kept by callers that ask often about the
     same pools and types. `expired` turns true when time is up: from then on the
-    quickest complete answer is taken.
+    quickest complete answer is taken. `reporter` is told how the solve goes.
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
 
     def asked(world: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
-        problem = SchedulingProblem(pods, snapshot=world, settings=settings, catalog=catalog)
-        solver = Solver(problem, expired)
+        problem = scheduling_problem(pods, snapshot=world, settings=settings, catalog=catalog)
+        reporter.problem_read(
+            pods=problem.pods.number,
+            classes=len(problem.pods.classes),
+            kinds=len(problem.supply.variants.price),
+            nodes=len(problem.nodes),
+        )
+        solver = Solver(problem, expired, reporter)
         return solver, solver.run()
 
     solver, results = asked(snapshot, catalog)
     if (blocking_domains := solver.blocking_domains()) and not expired():
+        closed = ", ".join(
+            sorted(domain for names in blocking_domains.values() for domain in names)
+        )
+        reporter.asked_again(f"no new nodes in {closed}")
         world = without_domains(snapshot, blocking_domains)
         _, again = asked(world, encoded(world))
         if again.unschedulable.keys() < results.unschedulable.keys():
             # What bounds the cost of fewer pods, wherever their nodes are, bounds that of more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
     if solver.is_short_of_limits() and not expired():
+        reporter.asked_again("pools of equal weight")
         world = with_equal_weights(snapshot)
         _, again = asked(world, encoded(world))
         if _behind(pods, again) < _behind(pods, results):
             results = again
+    reporter.done(results)
     return results
 
 
@@ -93,27 +107,26 @@ def least_cost(
     time is up.
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
-    problem = SchedulingProblem(pods, snapshot=snapshot, settings=settings, catalog=catalog)
+    problem = scheduling_problem(pods, snapshot=snapshot, settings=settings, catalog=catalog)
     pod_groups = []
-    for pod_class, constraints in problem.waiting:
+    for pod_class, constraints in problem.pods.classes:
         pending = problem.reader.pending(pod_class, required(constraints), pod_class.keys)
         pod_groups.append(PodGroup(pending, (), pending.keys, pending.eligibility.eligible))
     if not pod_groups:
         return 0.0
-    nodes, variants = problem.nodes, problem.variants
+    nodes, variants, limits = problem.nodes, problem.supply.variants, problem.supply.limits
     problem_builder = ProblemBuilder(
-        variants,
-        problem.groups,
-        room=along(nodes.names, catalog)[variants.row_of],
-        consumption=problem.consumption,
-        limit_units=problem.limit_units,
+        variants, problem.groups.all, room=variants.room_along(problem.axis), limits=limits
     )
     classes = problem_builder.classes(pod_groups)
     packing_problem, _ = problem_builder.problem(
-        classes, problem.left, keep=np.arange(len(variants.price))
+        classes, limits.left, keep=np.arange(len(variants.price))
     )
     packing_problem = replace(packing_problem, prices=variants.price)
-    welcome = [any(_has_node(nodes, one.pending) for one in alike) for alike in classes]
+    welcome = [
+        any(_has_node(nodes, pod_groups[place].pending) for place in packing_class.members)
+        for packing_class in classes
+    ]
     open_ = (nodes.room >= 0).all(axis=1)
     existing = ExistingCapacity(nodes.room[open_], np.array(welcome, dtype=np.bool_))
     return whole_bound(packing_problem, existing, expired=expired)

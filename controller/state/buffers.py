@@ -102,7 +102,9 @@ def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) ->
 
 def buffer_of(pod: Pod) -> str:
     """Return the buffer whose room a pod stands for, as `namespace/name`; empty for real ones."""
-    found = pod.metadata.annotations
-    if found.get(labels.BUFFER_POD) != "true":
+    annotations = pod.metadata.annotations
+    if annotations.get(labels.BUFFER_POD) != "true":
         return ""
-    return f"{found.get(labels.BUFFER_NAMESPACE, '')}/{found.get(labels.BUFFER_NAME, '')}"
+    return (
+        f"{annotations.get(labels.BUFFER_NAMESPACE, '')}/{annotations.get(labels.BUFFER_NAME, '')}"
+    )

@@ -68,13 +68,13 @@ FINALIZED: tuple[Kind[Any], ...] = (
 REMEMBERED_ENDS = 10_000
 """How many uids of objects that have gone are kept, so that a late echo revives none."""
 
-Listener = Callable[[Kind[Any], Any, Any], None]
+ChangeListener = Callable[[Kind[Any], Any, Any], None]
 """Told of a change: the kind, the object before and after; None is not there."""
 
 Seen_co = TypeVar("Seen_co", bound=KubernetesObject, covariant=True)
 
 
-class Observation(Protocol[Seen_co]):
+class WatchStep(Protocol[Seen_co]):
     """One step of a watch: RESET, ADDED, MODIFIED, DELETED or SYNCED, with its object."""
 
     @property
@@ -98,7 +98,7 @@ class Cluster:
     """All that is known of the cluster now. Belongs to one event loop; never waits."""
 
     def __init__(self, mirrored: Iterable[Kind[Any]] = MIRRORED) -> None:
-        self._listener: Listener = lambda kind, before, after: None
+        self._listener: ChangeListener = lambda kind, before, after: None
         self._mirrored = tuple(mirrored)
         self._objects: dict[Kind[Any], dict[str, Any]] = {kind: {} for kind in self._mirrored}
         self._listings: dict[Kind[Any], set[str]] = {}
@@ -109,6 +109,7 @@ class Cluster:
         self._waiting = Waiting()
         self._nodes_by_provider_id: dict[str, dict[str, Node]] = {}
         self._claims_by_provider_id: dict[str, dict[str, NodeClaim]] = {}
+        self._claims_by_instance: dict[str, dict[str, NodeClaim]] = {}
         self._marked: set[str] = set()
         self._nominated: dict[str, _Nomination] = {}
         self._buffer_pods: dict[str, tuple[Pod, ...]] = {}
@@ -116,7 +117,7 @@ class Cluster:
         self.revision = 0
         """Grows whenever something changes that could make nodes superfluous, or needed."""
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: ChangeListener) -> None:
         """Tell `listener` of every change from now on, whoever brought it.
 
         Of a kind's first list nobody is told: what was there before us is not news.
@@ -125,7 +126,7 @@ class Cluster:
 
     # What the watches and the reconcilers say.
 
-    def apply(self, kind: Kind[T], change: Observation[T]) -> None:
+    def apply(self, kind: Kind[T], change: WatchStep[T]) -> None:
         """Follow one step of a watch.
 
         Between RESET and SYNCED the mirror keeps what it had; at SYNCED it drops what
@@ -302,6 +303,14 @@ class Cluster:
         nodes = self.nodes_of(claim)
         return nodes[0] if nodes else None
 
+    def moving_from(self, claim: NodeClaim) -> int:
+        """Return how many pods will need another node when the claim's goes."""
+        return sum(
+            is_reschedulable(pod)
+            for node in self.nodes_of(claim)
+            for pod in self.pods_on(node.metadata.name)
+        )
+
     def nodes_of(self, claim: NodeClaim) -> tuple[Node, ...]:
         """Return every node that bears the claim's provider ID, by name; more than one is wrong."""
         nodes = self._nodes_by_provider_id.get(claim.status.provider_id, {})
@@ -323,6 +332,10 @@ class Cluster:
         return next(
             (c for c in self._all_claims() if c.status.node_name == node.metadata.name), None
         )
+
+    def claims_on(self, instance_id: str) -> tuple[NodeClaim, ...]:
+        """Return the claims of an instance, by the cloud's short name of it (`i-…`)."""
+        return tuple(self._claims_by_instance.get(instance_id, {}).values())
 
     def manages(self, node: Node) -> bool:
         """Whether a node is ours to act on: it has a claim of ours, or had one."""
@@ -448,6 +461,7 @@ class Cluster:
             _put(self._nodes_by_provider_id, value.spec.provider_id, key, value)
         elif kind == kinds.NODE_CLAIM:
             _put(self._claims_by_provider_id, value.status.provider_id, key, value)
+            _put(self._claims_by_instance, _instance_id(value), key, value)
 
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
         if kind == kinds.POD:
@@ -456,12 +470,17 @@ class Cluster:
             _drop(self._nodes_by_provider_id, value.spec.provider_id, key)
         elif kind == kinds.NODE_CLAIM:
             _drop(self._claims_by_provider_id, value.status.provider_id, key)
+            _drop(self._claims_by_instance, _instance_id(value), key)
 
 
 def key_of(value: KubernetesObject) -> str:
     """Return `namespace/name`, or the name of a cluster-wide object."""
     metadata = value.metadata
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def _instance_id(claim: NodeClaim) -> str:
+    return claim.status.provider_id.rpartition("/")[2]
 
 
 def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:

@@ -37,28 +37,30 @@ class Reader:
         """Whether it says something of prices."""
         return self.spec.price is not None or self.spec.price_adjustment is not None
 
-    def offerings(self, one: InstanceType) -> list[int]:
+    def offerings(self, instance_type: InstanceType) -> list[int]:
         """Return the places of the offerings it means; nothing may be left open."""
-        said = {key: self._said(one, key) for key in self.needed}
-        if not all(found is None or found.meets(self.needed[key]) for key, found in said.items()):
+        said = {key: self._said(instance_type, key) for key in self.needed}
+        if not all(
+            values is None or values.meets(self.needed[key]) for key, values in said.items()
+        ):
             return []
         return [
             place
-            for place, offering in enumerate(one.offerings)
+            for place, offering in enumerate(instance_type.offerings)
             if all(
                 _meant(_both(said[key], offering.requirements.get(key)), allowed)
                 for key, allowed in self.needed.items()
             )
         ]
 
-    def _said(self, one: InstanceType, key: str) -> ValueSet | None:
+    def _said(self, instance_type: InstanceType, key: str) -> ValueSet | None:
         """Return what the pool and the type say of a label."""
-        found = self.own.get(key)
-        for term in one.requirements:
+        values = self.own.get(key)
+        for term in instance_type.requirements:
             if labels.normalized(term.key) == key:
                 said = requirements.value_set(term.operator, term.values)
-                found = said if found is None else found.intersection(said)
-        return found
+                values = said if values is None else values.intersection(said)
+        return values
 
 
 def overlaid(
@@ -71,7 +73,7 @@ def overlaid(
 
     """
     readers = [_reader(overlay, pool) for overlay in _ordered(overlays)]
-    return tuple(_corrected(one, readers) for one in types)
+    return tuple(_corrected(instance_type, readers) for instance_type in types)
 
 
 def conflicting(
@@ -116,8 +118,8 @@ def marks(types: Iterable[InstanceType]) -> dict[str, str]:
 
 
 def _ordered(overlays: Iterable[NodeOverlay]) -> list[NodeOverlay]:
-    by_name = sorted(overlays, key=lambda one: one.metadata.name, reverse=True)
-    return sorted(by_name, key=lambda one: -one.spec.weight)
+    by_name = sorted(overlays, key=lambda overlay: overlay.metadata.name, reverse=True)
+    return sorted(by_name, key=lambda overlay: -overlay.spec.weight)
 
 
 def _reader(overlay: NodeOverlay, pool: NodePool) -> Reader:
@@ -130,29 +132,33 @@ def _targets(
     overlay: NodeOverlay, pool: NodePool, types: Sequence[InstanceType]
 ) -> Iterator[Target]:
     reader = _reader(overlay, pool)
-    for one in types:
-        meant = reader.offerings(one)
+    for instance_type in types:
+        meant = reader.offerings(instance_type)
         if meant and reader.prices:
-            yield from ((pool.metadata.name, one.name, place) for place in meant)
+            yield from ((pool.metadata.name, instance_type.name, place) for place in meant)
         if meant:
-            yield from ((pool.metadata.name, one.name, name) for name in overlay.spec.capacity)
+            yield from (
+                (pool.metadata.name, instance_type.name, name) for name in overlay.spec.capacity
+            )
 
 
-def _corrected(one: InstanceType, readers: Sequence[Reader]) -> InstanceType:
-    offerings = list(one.offerings)
+def _corrected(instance_type: InstanceType, readers: Sequence[Reader]) -> InstanceType:
+    offerings = list(instance_type.offerings)
     added: dict[str, int] = {}
     for reader in readers:
-        meant = reader.offerings(one)
+        meant = reader.offerings(instance_type)
         if meant and reader.spec.capacity:
             added = {**parsed(reader.spec.capacity), **added}
         for place in meant if reader.prices else ():
             if not offerings[place].price_overlaid:
                 offerings[place] = _priced(offerings[place], reader.spec)
     if added:
-        one = replace(one, capacity={**one.capacity, **added}, capacity_overlaid=True)
+        instance_type = replace(
+            instance_type, capacity={**instance_type.capacity, **added}, capacity_overlaid=True
+        )
     if any(offering.price_overlaid for offering in offerings):
-        one = replace(one, offerings=tuple(offerings))
-    return one
+        instance_type = replace(instance_type, offerings=tuple(offerings))
+    return instance_type
 
 
 def _both(said: ValueSet | None, value: str | None) -> ValueSet | None:
@@ -174,11 +180,11 @@ def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
 def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
     try:
         if absolute is not None:
-            found = float(Decimal(absolute))
+            corrected = float(Decimal(absolute))
         elif adjustment is not None and adjustment.endswith("%"):
-            found = price * (1 + float(Decimal(adjustment[:-1])) / 100)
+            corrected = price * (1 + float(Decimal(adjustment[:-1])) / 100)
         else:
-            found = price + float(Decimal(adjustment or ""))
+            corrected = price + float(Decimal(adjustment or ""))
     except InvalidOperation as exc:
         raise ValueError(f"{absolute or adjustment!r} is not a price or a change of one") from exc
-    return min(max(found, 0.0), MOST_PRICE)
+    return min(max(corrected, 0.0), MOST_PRICE)

@@ -29,6 +29,21 @@ def controller_of(pod: Pod) -> str:
     return next((reference.uid for reference in references if reference.controller), "")
 
 
+def are_alike(pod: Pod, other: Pod) -> bool:
+    """Whether one workload made both pods from the same template, and nobody has told them apart
+    since: what a scheduler says of the one holds for the other.
+
+    Labels count, by which rules of other pods may speak of the one and not of the other.
+    """
+    maker = controller_of(pod)
+    return (
+        bool(maker)
+        and maker == controller_of(other)
+        and pod.spec == other.spec
+        and pod.metadata.labels == other.metadata.labels
+    )
+
+
 def is_daemon(pod: Pod) -> bool:
     """Whether a DaemonSet owns the pod: it comes with its node and goes with it."""
     return is_owned_by(pod, "apps/v1", "DaemonSet")

@@ -41,5 +41,5 @@ def _node(node: Node) -> tuple[object, ...]:
 
 def _claim(claim: NodeClaim) -> tuple[object, ...]:
     own = claim.metadata
-    known = {(one.type, one.status) for one in claim.status.conditions}
+    known = {(condition.type, condition.status) for condition in claim.status.conditions}
     return own.is_deleting, own.labels, own.annotations, known

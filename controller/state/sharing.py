@@ -30,7 +30,7 @@ SPEC = (
 )
 METADATA = ("labels", "annotations", "owner_references")
 
-Part = TypeVar("Part", bound=msgspec.Struct)
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Replicas:
@@ -66,19 +66,19 @@ class Replicas:
 
 def _without_echoes(pod: Pod) -> PodStatus:
     """Return the status without what only repeats the spec: what containers were granted."""
-    asked = {one.name: one.resources.requests for one in pod.spec.containers}
+    asked = {container.name: container.resources.requests for container in pod.spec.containers}
     statuses = [
-        msgspec.structs.replace(one, allocated_resources={}, resources=None)
-        if one.allocated_resources == asked.get(one.name)
-        and one.resources is not None
-        and one.resources.requests == one.allocated_resources
-        else one
-        for one in pod.status.container_statuses
+        msgspec.structs.replace(status, allocated_resources={}, resources=None)
+        if status.allocated_resources == asked.get(status.name)
+        and status.resources is not None
+        and status.resources.requests == status.allocated_resources
+        else status
+        for status in pod.status.container_statuses
     ]
     return msgspec.structs.replace(pod.status, container_statuses=statuses)
 
 
-def _sharing(part: Part, twin: Part, names: tuple[str, ...]) -> Part:
+def _sharing(part: _Struct, twin: _Struct, names: tuple[str, ...]) -> _Struct:
     equal: dict[str, Any] = {
         name: theirs for name in names if (theirs := getattr(twin, name)) == getattr(part, name)
     }

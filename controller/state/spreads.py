@@ -46,7 +46,9 @@ class Selectors:
     def of(self, pod: Pod) -> LabelSelector | None:
         """Return who counts as the pod's kind; None when nothing selects it."""
         own = pod.metadata
-        owner = next((one for one in own.owner_references if one.controller), None)
+        owner = next(
+            (reference for reference in own.owner_references if reference.controller), None
+        )
         name = ("", "", "") if owner is None else (owner.kind, own.namespace, owner.name)
         key = (own.namespace, name, *sorted(own.labels.items()))
         if key not in self._known:
@@ -95,18 +97,21 @@ def with_default_spreads(
 ) -> list[Pod]:
     """Return the pods with the default constraints where they state none of their own."""
     bound: dict[int, list[TopologySpreadConstraint]] = {}
-    found = []
+    completed = []
     for pod in pods:
         selector = None if pod.spec.topology_spread_constraints else selectors.of(pod)
         if selector is not None:
             spread = bound.setdefault(
                 id(selector),
-                [msgspec.structs.replace(one, label_selector=selector) for one in constraints],
+                [
+                    msgspec.structs.replace(constraint, label_selector=selector)
+                    for constraint in constraints
+                ],
             )
             spec = msgspec.structs.replace(pod.spec, topology_spread_constraints=spread)
             pod = msgspec.structs.replace(pod, spec=spec)
-        found.append(pod)
-    return found
+        completed.append(pod)
+    return completed
 
 
 def _owned(kind: str, metadata: ObjectMeta) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controller.apis.pods import Pod
-from controller.state.pods import controller_of, is_provisionable, is_untried
+from controller.state.pods import are_alike, controller_of, is_provisionable, is_untried
 
 YOUNG = timedelta(seconds=10)
 """For how long a pod that no scheduler has tried is expected to be tried any moment."""
@@ -42,20 +42,13 @@ class Waiting:
         if after is not None and is_provisionable(after):
             self._refused[key] = after
             if refused_before is None:
-                if seen is not None and self._has_refused_twin(seen):
-                    self._foreseen.add(key)
-                self._last_refusal[controller_of(after)] = _Observation(after, self._turn)
+                self._refuse(after, seen)
             return
         self._foreseen.discard(key)
         if after is not None and is_untried(after):
-            first = _Observation(after, self._turn)
-            if seen is not None and seen.pod.metadata.uid == after.metadata.uid:
-                first = replace(seen, pod=after)
-            self._untried[key] = first
+            self._untried[key] = self._observed(after, seen)
         if refused_before is not None:
-            last = self._last_refusal.get(controller_of(refused_before))
-            if last is not None and last.pod.key == key:
-                del self._last_refusal[controller_of(refused_before)]
+            self._forget_refusal(refused_before)
 
     def all(self) -> tuple[Pod, ...]:
         """Return the pods that wait, by name."""
@@ -80,7 +73,23 @@ class Waiting:
         was_untried = before is not None and is_untried(before)
         return not (was_untried and after.key in self._foreseen)
 
+    def _refuse(self, pod: Pod, seen: _Observation | None) -> None:
+        """Remember a pod that was refused just now as the last of its controller's."""
+        if seen is not None and self._has_refused_twin(seen):
+            self._foreseen.add(pod.key)
+        self._last_refusal[controller_of(pod)] = _Observation(pod, self._turn)
+
+    def _forget_refusal(self, pod: Pod) -> None:
+        last = self._last_refusal.get(controller_of(pod))
+        if last is not None and last.pod.key == pod.key:
+            del self._last_refusal[controller_of(pod)]
+
+    def _observed(self, pod: Pod, seen: _Observation | None) -> _Observation:
+        """Return an untried pod with the turn in which it was first seen."""
+        if seen is not None and seen.pod.metadata.uid == pod.metadata.uid:
+            return replace(seen, pod=pod)
+        return _Observation(pod, self._turn)
+
     def _has_refused_twin(self, seen: _Observation) -> bool:
-        controller = controller_of(seen.pod)
-        last = self._last_refusal.get(controller) if controller else None
-        return last is not None and last.turn > seen.turn and last.pod.spec == seen.pod.spec
+        last = self._last_refusal.get(controller_of(seen.pod))
+        return last is not None and last.turn > seen.turn and are_alike(last.pod, seen.pod)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import re
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +20,16 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
-from controller.apis import conditions, labels
+from controller.apis import conditions, durations, labels
 from controller.apis.conditions import Condition
+from controller.apis.disruption import Balance
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
 from controller.apis.nodeclaim import INSTANCE_TERMINATING, NodeClaim
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.cloudprovider.provider import Notice
 from controller.disruption.commands import Command, Decision, Reason
+from controller.disruption.modes import Mode
 from controller.scheduling.results import Results
 
 # A second series per counter, with the time of its birth, doubles what a scrape costs.
@@ -51,6 +54,9 @@ CONDITIONED: tuple[Kind[Any], ...] = (NODE_POOL, NODE_CLAIM, EC2_NODE_CLASS, NOD
 """Kinds whose conditions are followed."""
 
 DISRUPTED = ("reason", "nodepool", "capacity_type", "consolidation_policy", "termination_mode")
+
+
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class Metrics:
@@ -85,13 +91,23 @@ class Metrics:
         relaxed = claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED, "false")
         self._claims_created.labels(reason, _pool(claim), relaxed).inc()
 
-    def disrupted(
-        self, claim: NodeClaim, reason: str, *, policy: str = "", termination_mode: str = ""
-    ) -> None:
-        """A NodeClaim is being ended before its time, for a reason in snake_case."""
+    def disrupted(self, claim: NodeClaim, reason: str, *, pods: int = 0, policy: str = "") -> None:
+        """A NodeClaim is being ended before its time, for a reason in snake_case.
+
+        `pods` of its node will need another one; `policy` is its pool's, as users write it, where
+        that is what ends it.
+        """
         capacity_type = claim.metadata.labels.get(labels.CAPACITY_TYPE, "")
-        values = (reason, _pool(claim), capacity_type, policy, termination_mode)
+        values = (reason, _pool(claim), capacity_type, _snake(policy), _termination_mode(claim))
         self._claims_disrupted.labels(*values).inc()
+        self._pods_disrupted.labels(*values).inc(pods)
+
+    def repaired(self, claim: NodeClaim, condition: str) -> None:
+        """A NodeClaim is being ended because a condition of its node says that it is broken."""
+        capacity_type = claim.metadata.labels.get(labels.CAPACITY_TYPE, "")
+        self._claims_repaired.labels(
+            _snake(condition), _pool(claim), capacity_type, claim.status.image_id
+        ).inc()
 
     def terminated(self, claim: NodeClaim, now: datetime) -> None:
         """A NodeClaim is gone, its instance with it."""
@@ -202,12 +218,51 @@ class Metrics:
             kinds = {_decision(command)[1:] for command in decision.commands}
             for kind in kinds or {(Reason.UNDERUTILIZED.label, "")}:
                 self._evaluation.labels(*kind).observe(seconds)
+            if decision.timed_out:
+                self._timeouts.labels("multi").inc()
+            for verdict in decision.verdicts:
+                named = verdict.decision, verdict.pool, _snake(verdict.policy)
+                self._moves.labels(*named).inc()
+                if verdict.score is not None:
+                    self._scores.labels(*named).observe(verdict.score)
 
         yield decided
 
+    def looked_at_all(self, now: datetime) -> None:
+        """Every node has been looked at for something cheaper."""
+        self._last_look.set(now.timestamp())
+
+    def weighed(self, cost: float, lower_bound: float) -> None:
+        """A cluster in which nothing is left to do costs so much, and at least that, in $/h."""
+        self._cluster_cost.set(cost)
+        self._cluster_bound.set(min(cost, lower_bound))
+
     def not_confirmed(self, command: Command) -> None:
         """A command was given up, because the cluster had changed before it was begun."""
-        self._failed_validations.labels(_decision(command)[2]).inc()
+        self._failed_validations.labels(command.consolidation_type).inc()
+
+    def advised(self, command: Command, mode: Mode) -> None:
+        """A command was found that this mode does not let be carried out at once."""
+        self._advised.labels(mode.value, *_decision(command)).inc()
+
+    def advice(self, mode: Mode, *, nodes: int, saving: float) -> None:
+        """So many nodes would go now if this mode let them, which would save so many $/h."""
+        self._advised_nodes.labels(mode.value).set(nodes)
+        self._advised_saving.labels(mode.value).set(saving)
+
+    def ledger(self, balance: Balance) -> None:
+        """All decisions so far have brought this."""
+        for outcome, count in (("done", balance.done), ("failed", balance.failed)):
+            self._ledger_decisions.labels(outcome).set(count)
+        for when, saving in (
+            ("predicted", balance.predicted),
+            ("hour", balance.after_hour),
+            ("day", balance.after_day),
+        ):
+            self._ledger_saving.labels(when).set(saving)
+        for outcome, count in (("moved", balance.moved), ("running", balance.running)):
+            self._ledger_pods.labels(outcome).set(count)
+        self._ledger_lost.set(balance.replacements_disrupted)
 
     def failed(self, command: Command) -> None:
         """A command to disrupt nodes has ended, and some of them had to be let stay."""
@@ -301,6 +356,16 @@ class Metrics:
         )
         self._claims_disrupted = counter(
             f"{claims}_disrupted_total", "NodeClaims ended before their time.", *DISRUPTED
+        )
+        self._claims_repaired = counter(
+            f"{claims}_unhealthy_disrupted_total",
+            "NodeClaims ended because their node was unhealthy for too long.",
+            "condition", "nodepool", "capacity_type", "image_id",
+        )  # fmt: skip
+        self._pods_disrupted = counter(
+            f"{pods}_disruption_initiated_total",
+            "Pods on nodes that were ended before their time, daemons and static ones apart.",
+            *DISRUPTED,
         )
         self._claim_termination = histogram(
             f"{claims}_termination_duration_seconds", "From deletion to the end of a NodeClaim.",
@@ -396,6 +461,57 @@ class Metrics:
             "Commands that no longer stood when they were to be carried out.",
             "consolidation_type",
         )  # fmt: skip
+        self._timeouts = counter(
+            f"{disruption}_consolidation_timeouts_total",
+            "Looks for something to consolidate that were out of time.", "consolidation_type",
+        )  # fmt: skip
+        for kind in ("multi", "single"):
+            self._timeouts.labels(kind)
+        weighed = ("decision", "nodepool", "policy")
+        self._scores = histogram(
+            "karpenter_consolidation_score", "Scores of consolidations of balanced pools.",
+            *weighed, buckets=(0.1, 0.25, 0.33, 0.5, 1, 2, 5, 10),
+        )  # fmt: skip
+        self._moves = counter(
+            "karpenter_consolidation_moves_total", "Consolidations that were weighed.", *weighed
+        )
+        self._advised = counter(
+            "joiner_disruption_advised_total",
+            "Commands that the mode does not let be carried out at once.", "mode", *decision,
+        )  # fmt: skip
+        self._advised_nodes = gauge(
+            "joiner_disruption_advised_nodes", "Nodes that would go now.", "mode"
+        )
+        self._advised_saving = gauge(
+            "joiner_disruption_advised_saving_dollars_per_hour", "What that would save.", "mode"
+        )
+        self._last_look = gauge(
+            "joiner_disruption_last_look_timestamp_seconds",
+            "When every node was last looked at, in time; its age is time() less this.",
+        )
+        self._cluster_cost = gauge(
+            "joiner_cluster_cost_dollars_per_hour", "Nodes, when nothing was left to consolidate."
+        )
+        self._cluster_bound = gauge(
+            "joiner_cluster_lower_bound_dollars_per_hour",
+            "What no arrangement of the pods costs less than, at that moment.",
+        )
+        self._ledger_decisions = gauge(
+            "joiner_ledger_decisions",
+            "Commands that have ended, since the ledger began.",
+            "outcome",
+        )
+        self._ledger_saving = gauge(
+            "joiner_ledger_saving_dollars_per_hour",
+            "Sum of what commands were to save, and had saved after an hour and a day.", "when",
+        )  # fmt: skip
+        self._ledger_pods = gauge(
+            "joiner_ledger_pods", "Pods that commands moved, and those that ran again.", "outcome"
+        )
+        self._ledger_lost = gauge(
+            "joiner_ledger_replacements_disrupted",
+            "Nodes made in the place of others that had gone within a day.",
+        )
         self._allowed = gauge(
             "karpenter_nodepools_allowed_disruptions", "Nodes that budgets let go now.",
             "nodepool", "reason",
@@ -482,8 +598,17 @@ def _observe_since(histogram: Histogram, pool: str, since: datetime | None, now:
 
 def _decision(command: Command) -> tuple[str, str, str]:
     """Return a command's labels: decision, reason and type of consolidation."""
-    if command.reason is Reason.UNDERUTILIZED:
-        kind = "multi" if len(command.candidates) > 1 else "single"
-    else:
-        kind = "empty" if command.reason is Reason.EMPTY else ""
-    return command.decision, command.reason.label, kind
+    return command.decision, command.reason.label, command.consolidation_type
+
+
+def _snake(name: str) -> str:
+    """Return `when_empty` for `WhenEmpty`: how metrics write what users write."""
+    return _CAPITAL.sub("_", name).lower()
+
+
+def _termination_mode(claim: NodeClaim) -> str:
+    """Return whether pods may hold the node up: always, for its grace period, or not at all."""
+    period = durations.parse(claim.spec.termination_grace_period)
+    if period is None:
+        return "graceful"
+    return "eventual" if period else "forceful"

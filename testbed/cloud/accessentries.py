@@ -138,16 +138,16 @@ def list_access_entries(world: World, call: Call) -> Mapping[str, Any]:
         if owner == name
         and (not policy or policy in world.clusters.access_policies.get((owner, principal), {}))
     ]
-    found, token = page(sorted(principals), call, default=100)
-    return {"accessEntries": found, "nextToken": token}
+    listed, token = page(sorted(principals), call, default=100)
+    return {"accessEntries": listed, "nextToken": token}
 
 
 @operation("eks", "ListAccessPolicies")
 def list_access_policies(world: World, call: Call) -> Mapping[str, Any]:
     """The policies that an access entry can have."""
-    found, token = page([(name, _policy_arn(name)) for name in ACCESS_POLICIES], call, default=100)
+    listed, token = page([(name, _policy_arn(name)) for name in ACCESS_POLICIES], call, default=100)
     return {
-        "accessPolicies": [{"name": name, "arn": arn} for name, arn in found],
+        "accessPolicies": [{"name": name, "arn": arn} for name, arn in listed],
         "nextToken": token,
     }
 
@@ -194,10 +194,10 @@ def list_associated_access_policies(world: World, call: Call) -> Mapping[str, An
     entry = _entry(world, call)
     key = (entry["clusterName"], entry["principalArn"])
     policies = list(world.clusters.access_policies.get(key, {}).values())
-    found, token = page(policies, call, default=100)
+    listed, token = page(policies, call, default=100)
     return {
         "clusterName": key[0],
         "principalArn": key[1],
-        "associatedAccessPolicies": found,
+        "associatedAccessPolicies": listed,
         "nextToken": token,
     }

@@ -25,11 +25,11 @@ def subnet(world: World, identity: str) -> Any:
 
 def pool(world: World, identity: str) -> Pool:
     """The addresses of a subnet."""
-    found = world.pools.get(identity)
-    if found is None:
+    addresses = world.pools.get(identity)
+    if addresses is None:
         network = ipaddress.IPv4Network(subnet(world, identity).cidr_block)
-        found = world.pools[identity] = Pool(network)
-    return found
+        addresses = world.pools[identity] = Pool(network)
+    return addresses
 
 
 def security_groups(world: World) -> dict[str, Any]:
@@ -50,19 +50,19 @@ def default_subnet(world: World, zone: str | None) -> Any:
     raise AwsError("MissingInput", "No subnets found for the default VPC. Specify a subnet.")
 
 
-def as_api(world: World, found: Any) -> Mapping[str, Any]:
+def as_api(world: World, subnet: Any) -> Mapping[str, Any]:
     """A subnet in the shape of DescribeSubnets."""
     return {
-        "SubnetId": found.id,
-        "SubnetArn": world.arn("ec2", f"subnet/{found.id}"),
-        "VpcId": found.vpc_id,
-        "CidrBlock": found.cidr_block,
-        "AvailabilityZone": found.availability_zone,
-        "AvailabilityZoneId": found.availability_zone_id,
-        "AvailableIpAddressCount": pool(world, found.id).free,
-        "DefaultForAz": bool(found.default_for_az),
-        "MapPublicIpOnLaunch": bool(found.map_public_ip_on_launch),
-        "AssignIpv6AddressOnCreation": bool(found.assign_ipv6_address_on_creation),
+        "SubnetId": subnet.id,
+        "SubnetArn": world.arn("ec2", f"subnet/{subnet.id}"),
+        "VpcId": subnet.vpc_id,
+        "CidrBlock": subnet.cidr_block,
+        "AvailabilityZone": subnet.availability_zone,
+        "AvailabilityZoneId": subnet.availability_zone_id,
+        "AvailableIpAddressCount": pool(world, subnet.id).free,
+        "DefaultForAz": bool(subnet.default_for_az),
+        "MapPublicIpOnLaunch": bool(subnet.map_public_ip_on_launch),
+        "AssignIpv6AddressOnCreation": bool(subnet.assign_ipv6_address_on_creation),
         "Ipv6CidrBlockAssociationSet": [],
         "Ipv6Native": False,
         "EnableDns64": False,
@@ -73,7 +73,7 @@ def as_api(world: World, found: Any) -> Mapping[str, Any]:
             "EnableResourceNameDnsARecord": False,
             "EnableResourceNameDnsAAAARecord": False,
         },
-        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(found.id).items()],
+        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(subnet.id).items()],
     }
 
 
@@ -105,5 +105,5 @@ def describe_subnets(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda s: world.tags(s.id),
     )
-    found, token = page(matching, call, default=1000)
-    return {"Subnets": [as_api(world, each) for each in found], "NextToken": token}
+    listed, token = page(matching, call, default=1000)
+    return {"Subnets": [as_api(world, each) for each in listed], "NextToken": token}

@@ -197,15 +197,15 @@ def _templates(world: World, call: Call) -> list[tuple[Any, Mapping[str, Any]]]:
     named = [call.get("LaunchTemplate")] if call.get("LaunchTemplate") else []
     for config in call.get("LaunchTemplateConfigs", []):
         named.append(config.get("LaunchTemplateSpecification") or {})
-    found = []
+    templates = []
     for specification in named:
         template = launchtemplates.find(
             world,
             identity=specification.get("LaunchTemplateId"),
             name=specification.get("LaunchTemplateName"),
         )
-        found.append((template, template.version(specification.get("Version")).data))
-    return found
+        templates.append((template, template.version(specification.get("Version")).data))
+    return templates
 
 
 MADE = ("instance", "volume", "network-interface")
@@ -251,25 +251,25 @@ def _is_spot(call: Call) -> bool:
 
 def _used(world: World, call: Call, data: list[Mapping[str, Any]]) -> list[str]:
     """What a launch names: images, subnets, groups, reservations."""
-    found: dict[str, None] = {}
+    identities: dict[str, None] = {}
     overrides = [o for c in call.get("LaunchTemplateConfigs", []) for o in c.get("Overrides") or []]
     for each in (*data, *overrides, call.parameters):
         for name in ("ImageId", "SubnetId"):
             if each.get(name):
-                found[each[name]] = None
+                identities[each[name]] = None
         for nic in each.get("NetworkInterfaces") or []:
             for identity in (nic.get("SubnetId"), *(nic.get("Groups") or [])):
                 if identity:
-                    found[identity] = None
+                    identities[identity] = None
         for identity in each.get("SecurityGroupIds") or []:
-            found[identity] = None
+            identities[identity] = None
         specification = each.get("CapacityReservationSpecification") or {}
         target = specification.get("CapacityReservationTarget") or {}
         group = (each.get("Placement") or {}).get("GroupId")
         for identity in (target.get("CapacityReservationId"), group):
             if identity:
-                found[identity] = None
-    return list(found)
+                identities[identity] = None
+    return list(identities)
 
 
 def _pass_roles(call: Call, data: list[Mapping[str, Any]]) -> Iterator[Question]:

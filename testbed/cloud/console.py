@@ -113,12 +113,12 @@ def _machine(world: World, instance: Instance) -> dict[str, Any]:
 def _extended_resources(instance: Instance, facts: Mapping[str, Any]) -> dict[str, int]:
     devices = (facts.get("NeuronInfo") or {}).get("NeuronDevices") or []
     cores = sum(each["Count"] * each["CoreInfo"]["Count"] for each in devices)
-    found = {
+    counts = {
         "aws.amazon.com/neuron": sum(each["Count"] for each in devices),
         "aws.amazon.com/neuroncore": cores,
         "vpc.amazonaws.com/efa": sum(1 for i in instance.interfaces if i.kind.startswith("efa")),
     }
-    return {name: count for name, count in found.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _order_fault(world: World, _: Query, content: Content) -> Any:
@@ -251,7 +251,7 @@ def _associations(world: World, _: Query, __: Content) -> Any:
 
 def _prices(world: World, query: Query, _: Content) -> Any:
     wanted, kinds = query.get("type"), query.get("capacityType")
-    found = []
+    listed = []
     for name, zones in sorted(zones_of(world.region).items()):
         if wanted not in (None, name):
             continue
@@ -261,10 +261,10 @@ def _prices(world: World, query: Query, _: Content) -> Any:
             for kind in usage_classes(name):
                 if kind in ("spot", "on-demand") and kinds in (None, kind):
                     amount = prices.price(kind, name, zone)
-                    found.append(
+                    listed.append(
                         {"instanceType": name, "zone": zone, "capacityType": kind, "price": amount}
                     )
-    return {"prices": found}
+    return {"prices": listed}
 
 
 def _types(world: World, query: Query, _: Content) -> Any:

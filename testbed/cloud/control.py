@@ -87,8 +87,8 @@ class CloudControl:
         """The instances; with `since`, wait at most `timeout` seconds for a later revision."""
         query = {} if since is None else {"since": since, "timeout": timeout}
         content = self._get("instances", query, timeout=timeout)
-        found = tuple(InstanceView.parse(each) for each in content["instances"])
-        return Instances(content["revision"], found)
+        instances = tuple(InstanceView.parse(each) for each in content["instances"])
+        return Instances(content["revision"], instances)
 
     def order_fault(
         self,
@@ -177,8 +177,8 @@ class CloudControl:
 
     def publish_images(self, release: str) -> list[str]:
         """Publish a new AL2023 release, which becomes the recommended one."""
-        found: list[str] = self._send("POST", "images", {"release": release})["imageIds"]
-        return found
+        identities: list[str] = self._send("POST", "images", {"release": release})["imageIds"]
+        return identities
 
     def shift_zone(self, zone_id: str, *, active: bool = True) -> None:
         """Start or end a zonal shift away from a zone."""
@@ -186,26 +186,26 @@ class CloudControl:
 
     def access_entries(self) -> list[dict[str, Any]]:
         """clusterName, principalArn, type, username and kubernetesGroups of each entry."""
-        found: list[dict[str, Any]] = self._get("access-entries")["accessEntries"]
-        return found
+        entries: list[dict[str, Any]] = self._get("access-entries")["accessEntries"]
+        return entries
 
     def pod_identity_associations(self) -> list[dict[str, str]]:
         """clusterName, namespace, serviceAccount and roleArn of each association."""
-        found: list[dict[str, str]] = self._get("pod-identity-associations")["associations"]
-        return found
+        associations: list[dict[str, str]] = self._get("pod-identity-associations")["associations"]
+        return associations
 
     def price(self, *, instance_type: str, zone: str, capacity_type: str) -> float:
         """$/h of an offering."""
         query = {"type": instance_type, "zone": zone, "capacityType": capacity_type}
-        found = self._get("prices", query)["prices"]
-        if not found:
+        prices = self._get("prices", query)["prices"]
+        if not prices:
             raise ControlError(f"{instance_type} is not offered in {zone} as {capacity_type}")
-        return float(found[0]["price"])
+        return float(prices[0]["price"])
 
     def calls(self) -> dict[str, dict[str, int]]:
         """Calls by principal, then by `service:Operation`."""
-        found: dict[str, dict[str, int]] = self._get("calls")["calls"]
-        return found
+        calls: dict[str, dict[str, int]] = self._get("calls")["calls"]
+        return calls
 
     def clear_calls(self) -> None:
         """Forget the counts, the denials and the unimplemented calls."""
@@ -213,23 +213,23 @@ class CloudControl:
 
     def denied(self) -> list[dict[str, str]]:
         """principal, action, resource and reason of each denial, oldest first."""
-        found: list[dict[str, str]] = self._get("denied")["denied"]
-        return found
+        denied: list[dict[str, str]] = self._get("denied")["denied"]
+        return denied
 
     def rights(self) -> dict[str, list[str]]:
         """The actions that each role was allowed, by the role's ARN."""
-        found: dict[str, list[str]] = self._get("rights")["rights"]
-        return found
+        rights: dict[str, list[str]] = self._get("rights")["rights"]
+        return rights
 
     def unimplemented(self) -> dict[str, int]:
         """Calls that the cloud could not answer."""
-        found: dict[str, int] = self._get("unimplemented")["unimplemented"]
-        return found
+        unimplemented: dict[str, int] = self._get("unimplemented")["unimplemented"]
+        return unimplemented
 
     def leftovers(self) -> dict[str, list[str]]:
         """What exists and was not there at the start, by kind; empty when nothing is left."""
-        found: dict[str, list[str]] = self._get("leftovers")["leftovers"]
-        return found
+        leftovers: dict[str, list[str]] = self._get("leftovers")["leftovers"]
+        return leftovers
 
     def _get(
         self, path: str, query: Mapping[str, Any] | None = None, *, timeout: float = 0.0

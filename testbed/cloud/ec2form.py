@@ -47,12 +47,12 @@ def _tree(form: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def _members(shape: Any) -> dict[str, tuple[str, Any]]:
-    found = _names.get(shape.name)
-    if found is None:
-        found = _names[shape.name] = {
+    members = _names.get(shape.name)
+    if members is None:
+        members = _names[shape.name] = {
             _form_name(member, name): (name, member) for name, member in shape.members.items()
         }
-    return found
+    return members
 
 
 def _form_name(shape: Any, member: str) -> str:

@@ -23,10 +23,10 @@ def not_found(what: str) -> AwsError:
 
 def cluster(world: World, name: str) -> dict[str, Any]:
     """A cluster by name."""
-    found = world.clusters.described.get(name)
-    if found is None:
+    described = world.clusters.described.get(name)
+    if described is None:
         raise not_found(f"No cluster found for name: {name}.")
-    return found
+    return described
 
 
 def seed(world: World, *, vpc: str, subnets: list[str], security_group: str, role_arn: str) -> None:
@@ -81,8 +81,8 @@ def describe_cluster(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "ListClusters")
 def list_clusters(world: World, call: Call) -> Mapping[str, Any]:
     """The names of the clusters."""
-    found, token = page(sorted(world.clusters.described), call, default=100)
-    return {"clusters": found, "nextToken": token}
+    listed, token = page(sorted(world.clusters.described), call, default=100)
+    return {"clusters": listed, "nextToken": token}
 
 
 @operation("eks", "DescribeClusterVersions")
@@ -112,8 +112,8 @@ def describe_cluster_versions(world: World, call: Call) -> Mapping[str, Any]:
         )
     if call.get("defaultOnly"):
         described = [each for each in described if each["defaultVersion"]]
-    found, token = page(described, call, default=100)
-    return {"clusterVersions": found, "nextToken": token}
+    listed, token = page(described, call, default=100)
+    return {"clusterVersions": listed, "nextToken": token}
 
 
 def _released(offset: int) -> datetime:
@@ -131,8 +131,8 @@ def list_addons(world: World, call: Call) -> Mapping[str, Any]:
     name = call.require("clusterName")
     cluster(world, name)
     names = sorted(addon for owner, addon in world.clusters.addons if owner == name)
-    found, token = page(names, call, default=100)
-    return {"addons": found, "nextToken": token}
+    listed, token = page(names, call, default=100)
+    return {"addons": listed, "nextToken": token}
 
 
 @operation("eks", "DescribeAddon")
@@ -140,10 +140,10 @@ def describe_addon(world: World, call: Call) -> Mapping[str, Any]:
     """One add-on."""
     name, addon = call.require("clusterName"), call.require("addonName")
     cluster(world, name)
-    found = world.clusters.addons.get((name, addon))
-    if found is None:
+    described = world.clusters.addons.get((name, addon))
+    if described is None:
         raise not_found(f"No addon: {addon} found in cluster: {name}")
-    return {"addon": found}
+    return {"addon": described}
 
 
 def _addon(world: World, name: str, addon: str, version: str) -> dict[str, Any]:
@@ -181,11 +181,11 @@ def create_addon(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "UpdateAddon")
 def update_addon(world: World, call: Call) -> Mapping[str, Any]:
     """Change an add-on's version or configuration, at once."""
-    found = describe_addon(world, call)["addon"]
+    described = describe_addon(world, call)["addon"]
     for field_name in ("addonVersion", "serviceAccountRoleArn", "configurationValues"):
         if call.get(field_name) is not None:
-            found[field_name] = call.get(field_name)
-    found["modifiedAt"] = now()
+            described[field_name] = call.get(field_name)
+    described["modifiedAt"] = now()
     update = {
         "id": str(uuid.uuid4()),
         "status": "Successful",
@@ -200,9 +200,9 @@ def update_addon(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "DeleteAddon")
 def delete_addon(world: World, call: Call) -> Mapping[str, Any]:
     """Remove an add-on."""
-    found = describe_addon(world, call)["addon"]
-    del world.clusters.addons[found["clusterName"], found["addonName"]]
-    return {"addon": {**found, "status": "DELETING"}}
+    described = describe_addon(world, call)["addon"]
+    del world.clusters.addons[described["clusterName"], described["addonName"]]
+    return {"addon": {**described, "status": "DELETING"}}
 
 
 # ---------------------------------------------------------------- tags

@@ -52,10 +52,10 @@ def _test(
 ) -> Callable[[T], bool]:
     name, globs = item.get("Name", ""), list(item.get("Values", []))
 
-    def any_like(found: str | Iterable[str] | None) -> bool:
-        if found is None:
+    def any_like(values: str | Iterable[str] | None) -> bool:
+        if values is None:
             return False
-        candidates = [found] if isinstance(found, str) else found
+        candidates = [values] if isinstance(values, str) else values
         return any(like(candidate, glob) for candidate in candidates for glob in globs)
 
     if tags is not None and name.startswith("tag:"):

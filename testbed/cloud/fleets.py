@@ -238,13 +238,13 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     template = None
     specification = call.get("LaunchTemplate")
     if specification:
-        found = launchtemplates.find(
+        launch_template = launchtemplates.find(
             world,
             identity=specification.get("LaunchTemplateId"),
             name=specification.get("LaunchTemplateName"),
         )
-        version = found.version(specification.get("Version"))
-        template = (found.identity, version.number)
+        version = launch_template.version(specification.get("Version"))
+        template = (launch_template.identity, version.number)
         data = dict(version.data)
     own = {k: v for k, v in call.parameters.items() if v is not None and k != "TagSpecifications"}
     data |= own

@@ -71,9 +71,9 @@ def caller(world: World, call: Call) -> Caller:
 
 def role(arn: str) -> Any:
     """A role by ARN. Raises AccessDenied, as STS does for a role that is not there."""
-    for found in list(backends.iam().roles.values()):
-        if found.arn == arn:
-            return found
+    for known in list(backends.iam().roles.values()):
+        if known.arn == arn:
+            return known
     raise AwsError(
         "AccessDenied", f"Not authorized to assume the role {arn}: it does not exist", status=403
     )
@@ -81,7 +81,7 @@ def role(arn: str) -> Any:
 
 def open_session(
     world: World,
-    found: Any,
+    assumed: Any,
     *,
     name: str,
     lifetime: timedelta,
@@ -93,8 +93,8 @@ def open_session(
         access_key="ASIA" + "".join(secrets.choice(alphabet) for _ in range(16)),
         secret_key=secrets.token_urlsafe(30),
         token=secrets.token_urlsafe(96),
-        role_arn=found.arn,
-        role_name=found.name,
+        role_arn=assumed.arn,
+        role_name=assumed.name,
         name=name,
         expires=now() + lifetime,
         tags=dict(tags or {}),
@@ -143,7 +143,7 @@ def _pod_identity_session(world: World, token: str) -> Session:
             f"Service account {account.namespace}/{account.name} has no pod identity association",
             status=404,
         )
-    found = role(association["roleArn"])
+    assumed = role(association["roleArn"])
     tags = {
         "eks-cluster-arn": world.clusters.described[world.cluster.name]["arn"],
         "eks-cluster-name": world.cluster.name,
@@ -158,20 +158,20 @@ def _pod_identity_session(world: World, token: str) -> Session:
         "aws:SourceAccount": [backends.ACCOUNT],
     }
     for action in ("sts:AssumeRole", "sts:TagSession"):
-        _require_trust(found, action, principal, context)
+        _require_trust(assumed, action, principal, context)
     name = f"eks-{world.cluster.name}-{account.pod or account.name}"[:64]
-    return open_session(world, found, name=name, lifetime=POD_IDENTITY_LIFETIME, tags=tags)
+    return open_session(world, assumed, name=name, lifetime=POD_IDENTITY_LIFETIME, tags=tags)
 
 
 def _require_trust(
-    found: Any, action: str, principal: Mapping[str, str], context: Mapping[str, list[str]]
+    assumed: Any, action: str, principal: Mapping[str, str], context: Mapping[str, list[str]]
 ) -> None:
-    document = policies.parse(found.assume_role_policy_document)
+    document = policies.parse(assumed.assume_role_policy_document)
     if not policies.trusts(document, action=action, principal=principal, context=context):
         who = next(iter(principal.values()))
         raise AwsError(
             "AccessDenied",
-            f"{who} is not authorized to perform: {action} on resource: {found.arn} because the "
+            f"{who} is not authorized to perform: {action} on resource: {assumed.arn} because the "
             "role's trust policy does not allow it",
             status=403,
         )
@@ -180,7 +180,7 @@ def _require_trust(
 # ---------------------------------------------------------------- STS
 
 
-def _credentials(session: Session, found: Any) -> dict[str, Any]:
+def _credentials(session: Session, assumed: Any) -> dict[str, Any]:
     return {
         "Credentials": {
             "AccessKeyId": session.access_key,
@@ -189,7 +189,7 @@ def _credentials(session: Session, found: Any) -> dict[str, Any]:
             "Expiration": session.expires,
         },
         "AssumedRoleUser": {
-            "AssumedRoleId": f"{found.id}:{session.name}",
+            "AssumedRoleId": f"{assumed.id}:{session.name}",
             "Arn": session.arn,
         },
         "PackedPolicySize": 6,
@@ -203,7 +203,7 @@ def _lifetime(call: Call) -> timedelta:
 @operation("sts", "AssumeRoleWithWebIdentity")
 def assume_role_with_web_identity(world: World, call: Call) -> Mapping[str, Any]:
     """Credentials for a service account's token (IRSA)."""
-    found = role(call.require("RoleArn"))
+    assumed = role(call.require("RoleArn"))
     token = call.require("WebIdentityToken")
     try:
         account = world.token_reviewer.review(token, audience=WEB_IDENTITY_AUDIENCE)
@@ -222,12 +222,12 @@ def assume_role_with_web_identity(world: World, call: Call) -> Mapping[str, Any]
         f"{host}:sub": [account.subject],
         f"{host}:aud": [audiences] if isinstance(audiences, str) else list(audiences),
     }
-    _require_trust(found, "sts:AssumeRoleWithWebIdentity", {"Federated": provider}, context)
+    _require_trust(assumed, "sts:AssumeRoleWithWebIdentity", {"Federated": provider}, context)
     session = open_session(
-        world, found, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
+        world, assumed, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
     )
     return {
-        **_credentials(session, found),
+        **_credentials(session, assumed),
         "SubjectFromWebIdentityToken": account.subject,
         "Provider": provider,
         "Audience": WEB_IDENTITY_AUDIENCE,
@@ -237,14 +237,14 @@ def assume_role_with_web_identity(world: World, call: Call) -> Mapping[str, Any]
 @operation("sts", "AssumeRole")
 def assume_role(world: World, call: Call) -> Mapping[str, Any]:
     """Credentials of another role; the admin may have any."""
-    found = role(call.require("RoleArn"))
+    assumed = role(call.require("RoleArn"))
     session = world.sessions.get(call.access_key or "")
     if session is not None:
-        _require_trust(found, "sts:AssumeRole", {"AWS": session.role_arn}, {})
+        _require_trust(assumed, "sts:AssumeRole", {"AWS": session.role_arn}, {})
     opened = open_session(
-        world, found, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
+        world, assumed, name=call.require("RoleSessionName"), lifetime=_lifetime(call)
     )
-    return _credentials(opened, found)
+    return _credentials(opened, assumed)
 
 
 @operation("sts", "GetCallerIdentity")

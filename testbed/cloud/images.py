@@ -263,6 +263,6 @@ def describe_images(world: World, call: Call) -> Xml:
         },
         tags=lambda i: world.tags(i.identity),
     )
-    found, token = page(matching, call, default=1000)
-    items = ec2_items("DescribeImages", "Images", [as_api(world, image) for image in found])
+    listed, token = page(matching, call, default=1000)
+    items = ec2_items("DescribeImages", "Images", [as_api(world, image) for image in listed])
     return ec2_list("DescribeImages", "Images", items, next_token=token)

@@ -305,9 +305,9 @@ def describe_instances(world: World, call: Call) -> Xml:
     call.stop_if_dry_run()
     instances = get_all(world, identities) if identities else list(world.instances.values())
     matching = select(instances, call, attributes=ATTRIBUTES, tags=lambda i: world.tags(i.identity))
-    found, token = page(matching, call, default=1000)
+    listed, token = page(matching, call, default=1000)
     reservations: dict[str, list[str]] = {}
-    for instance in found:
+    for instance in listed:
         reservations.setdefault(instance.reservation, []).append(fragment(world, instance))
     items = [
         f"<item><reservationId>{reservation}</reservationId>"
@@ -360,8 +360,8 @@ def describe_instance_status(world: World, call: Call) -> Mapping[str, Any]:
             "event.code": lambda s: [str(event["Code"]) for event in s["Events"]],
         },
     )
-    found, token = page(matching, call, default=1000)
-    return {"InstanceStatuses": list(found), "NextToken": token}
+    listed, token = page(matching, call, default=1000)
+    return {"InstanceStatuses": list(listed), "NextToken": token}
 
 
 # ---------------------------------------------------------------- orders

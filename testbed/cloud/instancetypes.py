@@ -20,10 +20,10 @@ TYPES: Mapping[str, Mapping[str, Any]] = backends.INSTANCE_TYPES
 @cache
 def zones_of(region: str) -> Mapping[str, frozenset[str]]:
     """Instance type → the zones of the region that offer it."""
-    found: dict[str, set[str]] = {}
+    by_type: dict[str, set[str]] = {}
     for offering in backends.INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, []):
-        found.setdefault(offering["InstanceType"], set()).add(offering["Location"])
-    return {name: frozenset(zones) for name, zones in found.items() if name in TYPES}
+        by_type.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+    return {name: frozenset(zones) for name, zones in by_type.items() if name in TYPES}
 
 
 def architectures(instance_type: str) -> list[str]:
@@ -51,15 +51,15 @@ def _fragment(instance_type: str) -> str:
 
 def _attribute(path: Iterable[str]) -> Callable[[str], list[str] | None]:
     def look(instance_type: str) -> list[str] | None:
-        found: Any = TYPES[instance_type]
+        fact: Any = TYPES[instance_type]
         for key in path:
-            if isinstance(found, list):
-                found = [each.get(key) for each in found]
+            if isinstance(fact, list):
+                fact = [each.get(key) for each in fact]
             else:
-                found = (found or {}).get(key)
-        if found is None:
+                fact = (fact or {}).get(key)
+        if fact is None:
             return None
-        values = found if isinstance(found, list) else [found]
+        values = fact if isinstance(fact, list) else [fact]
         return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
 
     return look
@@ -80,11 +80,11 @@ def describe_instance_types(world: World, call: Call) -> Xml:
             "InvalidInstanceType",
             f"The following supplied instance types do not exist: [{', '.join(unknown)}]",
         )
-    found, token = page(select(wanted, call, attributes=ATTRIBUTES), call, default=100)
+    listed, token = page(select(wanted, call, attributes=ATTRIBUTES), call, default=100)
     return ec2_list(
         "DescribeInstanceTypes",
         "InstanceTypes",
-        [_fragment(name) for name in found],
+        [_fragment(name) for name in listed],
         next_token=token,
     )
 
@@ -113,8 +113,8 @@ def describe_instance_type_offerings(world: World, call: Call) -> Xml:
             "location": lambda o: str(o["Location"]),
         },
     )
-    found, token = page(matching, call, default=1000)
-    items = [_offering_fragment(o["InstanceType"], location_type, o["Location"]) for o in found]
+    listed, token = page(matching, call, default=1000)
+    items = [_offering_fragment(o["InstanceType"], location_type, o["Location"]) for o in listed]
     return ec2_list(
         "DescribeInstanceTypeOfferings", "InstanceTypeOfferings", items, next_token=token
     )

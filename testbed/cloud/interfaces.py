@@ -55,8 +55,8 @@ def describe_network_interfaces(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda each: world.tags(each[0].identity),
     )
-    found, token = page(matching, call, default=1000)
-    return {"NetworkInterfaces": [_as_api(world, *each) for each in found], "NextToken": token}
+    listed, token = page(matching, call, default=1000)
+    return {"NetworkInterfaces": [_as_api(world, *each) for each in listed], "NextToken": token}
 
 
 def _as_api(world: World, interface: Interface, instance: Instance | None) -> dict[str, Any]:

@@ -66,12 +66,12 @@ def check_user_data(encoded: str | None) -> None:
 
 def tags_for(specifications: list[Mapping[str, Any]] | None, kind: str) -> dict[str, str]:
     """The tags that tag specifications give to one kind of resource."""
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for specification in specifications or []:
         if specification.get("ResourceType") == kind:
             for tag in specification.get("Tags", []):
-                found[tag["Key"]] = tag.get("Value", "")
-    return found
+                tags[tag["Key"]] = tag.get("Value", "")
+    return tags
 
 
 def as_api(world: World, template: LaunchTemplate) -> dict[str, Any]:
@@ -175,8 +175,8 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda t: world.tags(t.identity),
     )
-    found, token = page(matching, call, default=200)
-    return {"LaunchTemplates": [as_api(world, each) for each in found], "NextToken": token}
+    listed, token = page(matching, call, default=200)
+    return {"LaunchTemplates": [as_api(world, each) for each in listed], "NextToken": token}
 
 
 @operation("ec2", "DescribeLaunchTemplateVersions")
@@ -199,8 +199,8 @@ def describe_launch_template_versions(world: World, call: Call) -> Mapping[str, 
         for version in ([template.version(v) for v in wanted] or template.versions)
         if int(call.get("MinVersion", 1)) <= version.number <= int(call.get("MaxVersion", 10**9))
     ]
-    found, token = page(versions, call, default=200)
+    listed, token = page(versions, call, default=200)
     return {
-        "LaunchTemplateVersions": [version_as_api(*each) for each in found],
+        "LaunchTemplateVersions": [version_as_api(*each) for each in listed],
         "NextToken": token,
     }

@@ -64,10 +64,10 @@ class Ledger:
     def calls(self) -> dict[str, dict[str, int]]:
         """Counts by principal, then by `service:Operation`."""
         with self._lock:
-            found: dict[str, dict[str, int]] = {}
+            counts: dict[str, dict[str, int]] = {}
             for (principal, action), count in sorted(self._calls.items()):
-                found.setdefault(principal, {})[action] = count
-            return found
+                counts.setdefault(principal, {})[action] = count
+            return counts
 
     def denials(self) -> list[dict[str, Any]]:
         """The denials, oldest first, at most the last thousand."""

@@ -86,9 +86,9 @@ def identities(world: World) -> frozenset[str]:
 
 def report(world: World) -> dict[str, list[str]]:
     """What exists and was not there at the start, by kind; empty when nothing is left."""
-    found: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     with world.lock:
         for kind, identity in everything(world):
             if f"{kind} {identity}" not in world.seeded:
-                found.setdefault(kind, []).append(identity)
-    return {kind: sorted(names) for kind, names in sorted(found.items())}
+                by_kind.setdefault(kind, []).append(identity)
+    return {kind: sorted(names) for kind, names in sorted(by_kind.items())}

@@ -110,5 +110,5 @@ def list_pod_identity_associations(world: World, call: Call) -> Mapping[str, Any
         and call.get("namespace") in (None, association["namespace"])
         and call.get("serviceAccount") in (None, association["serviceAccount"])
     ]
-    found, token = page(matching, call, default=100)
-    return {"associations": found, "nextToken": token}
+    listed, token = page(matching, call, default=100)
+    return {"associations": listed, "nextToken": token}

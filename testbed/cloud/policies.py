@@ -142,8 +142,8 @@ def _filled(text: Any, context: Mapping[str, list[str]]) -> str:
         name = match.group(1)
         if name in ("*", "?", "$"):
             return name
-        found = context.get(name.lower())
-        return found[0] if found else "\0"
+        values = context.get(name.lower())
+        return values[0] if values else "\0"
 
     return VARIABLE.sub(value, str(text))
 

@@ -135,11 +135,11 @@ def describe_spot_price_history(world: World, call: Call) -> Xml:
             "product-description": lambda row: (row[2], f"{row[2]} (Amazon VPC)"),
         },
     )
-    found, token = page(matching, call, default=1000)
+    listed, token = page(matching, call, default=1000)
     return ec2_list(
         "DescribeSpotPriceHistory",
         "SpotPriceHistory",
-        [_spot_fragment(*row) for row in found],
+        [_spot_fragment(*row) for row in listed],
         next_token=token,
     )
 
@@ -205,7 +205,7 @@ def _attributes(
 
 @cache
 def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, str, str]]]:
-    found = []
+    products = []
     for offering in backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, []):
         name = offering["InstanceType"]
         if name not in TYPES:
@@ -214,8 +214,8 @@ def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, str, str]]]
             for tenancy in ("Shared", "Dedicated"):
                 attributes = _attributes(region, name, system, tenancy)
                 attributes |= {"productFamily": _family(name), "serviceCode": "AmazonEC2"}
-                found.append((attributes, (name, system, tenancy)))
-    return sorted(found, key=lambda each: each[1])
+                products.append((attributes, (name, system, tenancy)))
+    return sorted(products, key=lambda each: each[1])
 
 
 @operation("pricing", "GetProducts")
@@ -229,9 +229,9 @@ def get_products(world: World, call: Call) -> dict[str, Any]:
         if call.get("ServiceCode", "AmazonEC2") == "AmazonEC2"
         and all(attributes.get(name) == value for name, value in filters.items())
     ]
-    found, token = page(matching, call, default=100)
+    listed, token = page(matching, call, default=100)
     return {
         "FormatVersion": "aws_v1",
-        "PriceList": [_product(region, *key) for key in found],
+        "PriceList": [_product(region, *key) for key in listed],
         "NextToken": token,
     }

@@ -41,13 +41,13 @@ def _profile(profile: Any) -> dict[str, Any]:
 def list_instance_profiles(world: World, call: Call) -> Mapping[str, Any]:
     """Profiles under a path, without their tags, as in AWS."""
     prefix = call.get("PathPrefix", "/")
-    found = sorted(
+    matching = sorted(
         (p for p in list(backends.iam().instance_profiles.values()) if p.path.startswith(prefix)),
         key=lambda profile: str(profile.name),
     )
     start, size = int(call.get("Marker") or 0), int(call.get("MaxItems") or 100)
-    described = [_profile(profile) | {"Tags": []} for profile in found[start : start + size]]
-    more = start + size < len(found)
+    described = [_profile(profile) | {"Tags": []} for profile in matching[start : start + size]]
+    more = start + size < len(matching)
     return {
         "InstanceProfiles": described,
         "IsTruncated": more,

@@ -107,8 +107,8 @@ def describe_capacity_reservations(world: World, call: Call) -> Mapping[str, Any
         },
         tags=lambda r: world.tags(r["CapacityReservationId"]),
     )
-    found, token = page(matching, call, default=1000)
-    described = [_with_tags(world, each["CapacityReservationId"], each) for each in found]
+    listed, token = page(matching, call, default=1000)
+    described = [_with_tags(world, each["CapacityReservationId"], each) for each in listed]
     return {"CapacityReservations": described, "NextToken": token}
 
 

@@ -30,8 +30,8 @@ def _tagged(world: World) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _rule_tags(world: World, arn: str) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = backends.events(world.region).list_tags_for_resource(arn)["Tags"]
-    return found
+    tags: list[dict[str, str]] = backends.events(world.region).list_tags_for_resource(arn)["Tags"]
+    return tags
 
 
 @operation("resourcegroupstaggingapi", "GetResources")
@@ -55,11 +55,11 @@ def get_resources(world: World, call: Call) -> Mapping[str, Any]:
         "MaxResults": call.get("ResourcesPerPage"),
     }
     paging = Call("", "", "", parameters, None, None)
-    found, token = page(matching, paging, default=100)
+    listed, token = page(matching, paging, default=100)
     return {
         "PaginationToken": token or "",
         "ResourceTagMappingList": [
             {"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in held.items()]}
-            for arn, held in found
+            for arn, held in listed
         ],
     }

@@ -159,9 +159,9 @@ def describe_tags(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda row: {row[1]: row[2]},
     )
-    found, token = page(matching, call, default=1000)
+    listed, token = page(matching, call, default=1000)
     described = [
         {"ResourceId": identity, "ResourceType": kind_of(identity), "Key": key, "Value": value}
-        for identity, key, value in found
+        for identity, key, value in listed
     ]
     return {"Tags": described, "NextToken": token}

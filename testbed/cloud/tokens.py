@@ -116,8 +116,8 @@ class ClusterReviewer:
         tls = _tls(server, user) if request.full_url.startswith("https://") else None
         try:
             with urllib.request.urlopen(request, context=tls, timeout=10) as answer:  # noqa: S310
-                found: dict[str, Any] = json.load(answer)
-                return found
+                content: dict[str, Any] = json.load(answer)
+                return content
         except urllib.error.URLError as error:
             raise TokenRefusedError(f"the cluster did not answer: {error}") from error
 

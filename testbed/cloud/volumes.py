@@ -40,8 +40,8 @@ def describe_volumes(world: World, call: Call) -> Mapping[str, Any]:
         },
         tags=lambda each: world.tags(each[1].identity),
     )
-    found, token = page(matching, call, default=1000)
-    return {"Volumes": [_volume_as_api(world, *each) for each in found], "NextToken": token}
+    listed, token = page(matching, call, default=1000)
+    return {"Volumes": [_volume_as_api(world, *each) for each in listed], "NextToken": token}
 
 
 def _volume_as_api(

@@ -140,8 +140,8 @@ class World:
 
     def tags(self, identity: str) -> dict[str, str]:
         """The tags of an EC2 resource."""
-        found: dict[str, str] = backends.ec2(self.region).tags.get(identity) or {}
-        return found
+        tags: dict[str, str] = backends.ec2(self.region).tags.get(identity) or {}
+        return tags
 
     def tag(self, identity: str, tags: Mapping[str, str]) -> None:
         """Put tags on an EC2 resource."""

@@ -183,15 +183,15 @@ class KubeClient:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         return
-                    found = event["object"]
-                    version = found["metadata"]["resourceVersion"]
+                    changed = event["object"]
+                    version = changed["metadata"]["resourceVersion"]
                     if event["type"] == "BOOKMARK":
                         continue
-                    change = Change(ChangeType(event["type"]), found)
+                    change = Change(ChangeType(event["type"]), changed)
                     if change.type is ChangeType.DELETED:
-                        known.pop(found["metadata"]["uid"], None)
+                        known.pop(changed["metadata"]["uid"], None)
                     else:
-                        known[found["metadata"]["uid"]] = found
+                        known[changed["metadata"]["uid"]] = changed
                     yield change
 
     async def _json(
@@ -246,13 +246,13 @@ def _error(status: int, text: str) -> KubernetesError:
 
 def _difference(known: dict[str, Object], objects: list[Object]) -> list[Change]:
     """Bring what is known up to date and tell how it changed."""
-    present = {found["metadata"]["uid"]: found for found in objects}
+    present = {listed["metadata"]["uid"]: listed for listed in objects}
     changes = [Change(ChangeType.DELETED, known[uid]) for uid in known.keys() - present.keys()]
-    for uid, found in present.items():
+    for uid, listed in present.items():
         if uid not in known:
-            changes.append(Change(ChangeType.ADDED, found))
-        elif known[uid]["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
-            changes.append(Change(ChangeType.MODIFIED, found))
+            changes.append(Change(ChangeType.ADDED, listed))
+        elif known[uid]["metadata"]["resourceVersion"] != listed["metadata"]["resourceVersion"]:
+            changes.append(Change(ChangeType.MODIFIED, listed))
     known.clear()
     known.update(present)
     return changes

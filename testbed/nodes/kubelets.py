@@ -240,7 +240,9 @@ def instance_id_of(node: Object) -> str | None:
 
 def _is_ready(node: Object) -> bool:
     conditions = node.get("status", {}).get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def _taint_keys(node: Object) -> list[str]:

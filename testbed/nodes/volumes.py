@@ -81,10 +81,10 @@ async def _follow(kube: KubeClient, path: str, serve: Callable[[Object], Awaitab
             await _persistently(serve, change.object)
 
 
-async def _persistently(serve: Callable[[Object], Awaitable[None]], found: Object) -> None:
+async def _persistently(serve: Callable[[Object], Awaitable[None]], served: Object) -> None:
     while True:
         try:
-            return await serve(found)
+            return await serve(served)
         except (NotFoundError, ConflictError) as exc:
             log.debug("it went or changed, which will be told: %s", exc)
             return None

@@ -148,13 +148,13 @@ class PulumiEngine:
     def outputs(self, stack: str) -> dict[str, Any]:
         """The stack's outputs, secret ones included."""
         said = self._ask("stack", "output", "--json", "--show-secrets", "--stack", stack)
-        found: dict[str, Any] = json.loads(said)
-        return found
+        outputs: dict[str, Any] = json.loads(said)
+        return outputs
 
     def state(self, stack: str) -> dict[str, Any]:
         """The stack's state, secrets encrypted."""
-        found: dict[str, Any] = json.loads(self._ask("stack", "export", "--stack", stack))
-        return found
+        state: dict[str, Any] = json.loads(self._ask("stack", "export", "--stack", stack))
+        return state
 
     def stack_exists(self, stack: str) -> bool:
         """Whether the stack has been created."""

@@ -159,8 +159,8 @@ def _toolset(name: str) -> binaries.Toolset:
 
 def _download(toolset: binaries.Toolset, home: Path, progress: Progress) -> None:
     with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
-        found = workplace / "bin"
-        found.mkdir()
-        binaries.download(toolset, found, progress=progress)
+        folder = workplace / "bin"
+        folder.mkdir()
+        binaries.download(toolset, folder, progress=progress)
         with suppress(OSError):  # another run was faster: its copy is as good
-            found.rename(home)
+            folder.rename(home)

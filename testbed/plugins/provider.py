@@ -72,7 +72,7 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadResult:
     """A resource as it is: its outputs, and the inputs that would make it so."""
 
     identity: str
@@ -137,7 +137,7 @@ class Provider(ABC):
         """Make the resource."""
 
     @abstractmethod
-    def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+    def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
         """Look the resource up; None when it is gone. Imports come without state and inputs."""
 
     @abstractmethod

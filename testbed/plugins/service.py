@@ -114,13 +114,13 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
                 # An imported resource never had its defaults as inputs.
                 if key not in old and key in new:
                     old[key] = new[key]
-            found = [
+            unignored = [
                 difference
                 for difference in differences(old, new)
                 if not lies_under(difference.path, request.ignoreChanges)
             ]
             return _diff_response(
-                found,
+                unignored,
                 lambda path: self._provider.must_replace(request.type, path, old, new),
                 self._provider.must_delete_first(request.type, old, new),
             )
@@ -142,13 +142,13 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
     def Read(self, request: Any, context: Any) -> Any:
         inputs, state = decode_bag(request.inputs), decode_bag(request.properties)
         with _translated(context, inputs):
-            found = self._provider.read(self._work(request), plain(state), plain(inputs))
-            if found is None:
+            resource = self._provider.read(self._work(request), plain(state), plain(inputs))
+            if resource is None:
                 return provider_pb2.ReadResponse()
             return provider_pb2.ReadResponse(
-                id=found.identity,
-                properties=encode_bag(keep_secret(found.outputs, inputs, state)),
-                inputs=encode_bag(keep_secret(found.inputs, inputs)),
+                id=resource.identity,
+                properties=encode_bag(keep_secret(resource.outputs, inputs, state)),
+                inputs=encode_bag(keep_secret(resource.inputs, inputs)),
             )
 
     def Update(self, request: Any, context: Any) -> Any:
@@ -235,20 +235,22 @@ def _check_response(checked: Checked) -> Any:
 
 
 def _diff_response(
-    found: list[Difference], must_replace: Callable[[str], bool], delete_first: bool
+    differences: list[Difference], must_replace: Callable[[str], bool], delete_first: bool
 ) -> Any:
-    replaced = {difference.path for difference in found if must_replace(difference.path)}
-    some = provider_pb2.DiffResponse.DIFF_SOME if found else provider_pb2.DiffResponse.DIFF_NONE
+    replaced = {difference.path for difference in differences if must_replace(difference.path)}
+    some = (
+        provider_pb2.DiffResponse.DIFF_SOME if differences else provider_pb2.DiffResponse.DIFF_NONE
+    )
     return provider_pb2.DiffResponse(
         changes=some,
         replaces=sorted(replaced),
-        diffs=sorted({difference.property for difference in found}),
+        diffs=sorted({difference.property for difference in differences}),
         detailedDiff={
             difference.path: provider_pb2.PropertyDiff(
                 kind=DIFFERENCE_KINDS[difference.kind, difference.path in replaced],
                 inputDiff=True,
             )
-            for difference in found
+            for difference in differences
         },
         hasDetailedDiff=True,
         deleteBeforeReplace=bool(replaced) and delete_first,

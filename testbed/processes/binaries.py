@@ -85,6 +85,8 @@ class Toolset:
 
     releases: Sequence[Release]
     ldflags: str = ""
+    are_tests: bool = False
+    """Whether the packages are compiled with their tests, into binaries that run those."""
 
     @cached_property
     def key(self) -> str:
@@ -196,21 +198,21 @@ class Supply:
         _require_linux()
         with self._only_one(home), owned.kept(self._workplace(home)) as workplace:
             if not home.exists():
-                found = workplace / "bin"
-                found.mkdir()
-                self._fill(toolset, found, workplace)
-                found.rename(home)
+                folder = workplace / "bin"
+                folder.mkdir()
+                self._fill(toolset, folder, workplace)
+                folder.rename(home)
         return home
 
-    def _fill(self, toolset: Toolset, found: Path, workplace: Path) -> None:
+    def _fill(self, toolset: Toolset, folder: Path, workplace: Path) -> None:
         try:
-            download(toolset, found, progress=self.progress)
+            download(toolset, folder, progress=self.progress)
         except DownloadFailedError as exc:
             self.progress.note(f"{toolset.name}: {exc}; building it from its Go module instead")
-            for leftover in found.iterdir():
+            for leftover in folder.iterdir():
                 leftover.unlink()
             go = find_go(self.cache, progress=self.progress)
-            Build(go=go, toolset=toolset, workplace=workplace, progress=self.progress).run(found)
+            Build(go=go, toolset=toolset, workplace=workplace, progress=self.progress).run(folder)
 
     @contextmanager
     def _only_one(self, home: Path) -> Iterator[None]:
@@ -227,15 +229,15 @@ class Supply:
         return home.with_name(f".{home.name}.{os.getpid()}")
 
 
-def download(toolset: Toolset, found: Path, *, progress: Progress = SILENCE) -> None:
+def download(toolset: Toolset, folder: Path, *, progress: Progress = SILENCE) -> None:
     """Fetch the releases of a set into `found`, or raise `DownloadFailedError` within seconds."""
     if not toolset.releases:
         raise DownloadFailedError("nobody publishes it")
     _require_answer(toolset.releases[0].url)
     with progress.stage(f"downloading {toolset.name}") as stage:
         for release in toolset.releases:
-            _fetch(release, found, stage)
-    missing = toolset.packages.keys() - {binary.name for binary in found.iterdir()}
+            _fetch(release, folder, stage)
+    missing = toolset.packages.keys() - {binary.name for binary in folder.iterdir()}
     if missing:
         raise DownloadFailedError(f"the release lacks {', '.join(sorted(missing))}")
 
@@ -272,9 +274,9 @@ def _short(exc: requests.RequestException) -> str:
     return "name not found" if "resolve" in str(exc) else "no connection"
 
 
-def _fetch(release: Release, found: Path, stage: Stage) -> None:
+def _fetch(release: Release, folder: Path, stage: Stage) -> None:
     name = release.url.rsplit("/", 1)[1]
-    arrived = found / f".{name}"
+    arrived = folder / f".{name}"
     digest = hashlib.sha256()
     try:
         with (
@@ -292,7 +294,7 @@ def _fetch(release: Release, found: Path, stage: Stage) -> None:
         raise DownloadFailedError(f"download of {name} failed ({_short(exc)})") from exc
     if expected and digest.hexdigest() != expected:
         raise DownloadFailedError(f"{name} does not have its published SHA-256 {expected}")
-    _unpack(release, arrived, found)
+    _unpack(release, arrived, folder)
 
 
 def _published_checksum(release: Release, name: str) -> str | None:
@@ -307,19 +309,19 @@ def _published_checksum(release: Release, name: str) -> str | None:
     raise DownloadFailedError(f"{release.checksums} has no line for {name}")
 
 
-def _unpack(release: Release, arrived: Path, found: Path) -> None:
+def _unpack(release: Release, arrived: Path, folder: Path) -> None:
     if release.members is None:
-        arrived.rename(found / release.binary)
-        (found / release.binary).chmod(0o755)
+        arrived.rename(folder / release.binary)
+        (folder / release.binary).chmod(0o755)
         return
     with tarfile.open(arrived) as archive:
         for member in archive.getmembers():
             binary = _binary_name(member.name, release.members)
             content = archive.extractfile(member) if binary and member.isfile() else None
             if binary and content:
-                with (found / binary).open("wb") as file:
+                with (folder / binary).open("wb") as file:
                     shutil.copyfileobj(content, file)
-                (found / binary).chmod(0o755)
+                (folder / binary).chmod(0o755)
     arrived.unlink()
 
 
@@ -378,10 +380,11 @@ class Build:
     workplace: Path
     progress: Progress = SILENCE
 
-    def run(self, found: Path) -> None:
+    def run(self, folder: Path) -> None:
         """Compile the packages of the set into `found`; raises `BinaryUnavailableError`."""
         packages = [*self.toolset.packages.values()]
         total = self._count(packages)
+        how = ["test", "-c"] if self.toolset.are_tests else ["build"]
         with self.progress.stage(f"building {self.toolset.name}") as stage:
             compiled = 0
 
@@ -393,8 +396,8 @@ class Build:
                 stage.update(completed=min(compiled, total), total=total, detail=busy)
 
             self._go(
-                ["build", "-trimpath", "-buildvcs=false", "-v",
-                 "-ldflags", self.toolset.ldflags, "-o", f"{found}/", *packages],
+                [*how, "-trimpath", "-buildvcs=false", "-v",
+                 "-ldflags", self.toolset.ldflags, "-o", f"{folder}/", *packages],
                 show,
             )  # fmt: skip
 
@@ -412,7 +415,8 @@ class Build:
                 else:
                     listed += bool(line)
 
-            self._go(["list", "-deps", *packages], show)
+            tests = ["-test"] if self.toolset.are_tests else []
+            self._go(["list", "-deps", *tests, *packages], show)
         return listed
 
     def _go(self, arguments: Sequence[str], show: Callable[[str], None]) -> None:

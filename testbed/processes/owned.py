@@ -45,13 +45,13 @@ def marked(directory: Path, environment: Mapping[str, str] | None = None) -> dic
 
 def belonging_to(directory: Path) -> list[int]:
     """List the ids of all processes, but this one, that belong to `directory` or a part of it."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             owner = _owner(entry)
             if owner is not None and owner.is_relative_to(directory.absolute()):
-                found.append(int(entry.name))
-    return sorted(found)
+                pids.append(int(entry.name))
+    return sorted(pids)
 
 
 def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[int]:
@@ -60,17 +60,17 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
     They get SIGTERM first and SIGKILL after `grace_seconds`; the loop ends only
     when none is left, so children born meanwhile are ended too.
     """
-    found: dict[int, str | None] = {}
+    identities: dict[int, str | None] = {}
     deadline = time.monotonic() + grace_seconds
-    while alive := _still_alive(directory, found):
+    while alive := _still_alive(directory, identities):
         for pid in alive:
             if time.monotonic() > deadline:
                 _signal(pid, signal.SIGKILL)
-            elif pid not in found:
+            elif pid not in identities:
                 _signal(pid, signal.SIGTERM)
-            found.setdefault(pid, identity(pid))
+            identities.setdefault(pid, identity(pid))
         time.sleep(0.02)
-    return sorted(found)
+    return sorted(identities)
 
 
 def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SECONDS) -> None:
@@ -86,10 +86,10 @@ def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SEC
         time.sleep(0.02)
 
 
-def _still_alive(directory: Path, found: Mapping[int, str | None]) -> set[int]:
+def _still_alive(directory: Path, identities: Mapping[int, str | None]) -> set[int]:
     # A process that dies loses its environment before its ports, so those that were found once
     # are followed to their end.
-    dying = {pid for pid, known in found.items() if known and identity(pid) == known}
+    dying = {pid for pid, known in identities.items() if known and identity(pid) == known}
     return dying | set(belonging_to(directory))
 
 

@@ -35,6 +35,9 @@ COMPONENTS = (
     "kube-scheduler",
     "kwok-controller",
 )
+STAGES = Path(__file__).with_name("stages.yaml")
+"""What kwok does with pods on top of its own."""
+
 READY_SECONDS = 90.0
 """How long the control plane may take; it needs about five, many times that on a busy machine."""
 
@@ -113,6 +116,11 @@ class Cluster:
     def ca_data(self) -> str:
         """The certificate authority of the API server: PEM in base64, as EKS hands it out."""
         return base64.b64encode(self._pki("ca.crt").read_bytes()).decode()
+
+    @property
+    def serving_certificate(self) -> tuple[Path, Path]:
+        """A certificate for servers on loopback, signed by that authority, and its key."""
+        return self._pki("admin.crt"), self._pki("admin.key")
 
     @property
     def pids(self) -> dict[str, int]:
@@ -194,10 +202,8 @@ class Cluster:
     def _configuration(self) -> list[dict[str, Any]]:
         """Tell kwokctl what to start: its options, and what each component gets on top."""
         # Else each signs a certificate of its own, which nobody can verify.
-        serving = {
-            "tls-cert-file": str(self._pki("admin.crt")),
-            "tls-private-key-file": str(self._pki("admin.key")),
-        }
+        certificate, key = self.serving_certificate
+        serving = {"tls-cert-file": str(certificate), "tls-private-key-file": str(key)}
         return [
             {
                 "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
@@ -238,7 +244,10 @@ class Cluster:
                     _patch(
                         "kwok-controller",
                         replaced={"manage-all-nodes": "false"},
-                        added={"manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake"},
+                        added={
+                            "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
+                            "config": str(STAGES),
+                        },
                     ),
                 ],
             },

@@ -247,9 +247,9 @@ class Testbed:
 
     def environment(self) -> dict[str, str]:
         """Give the variables with which kubectl, an AWS client or Pulumi finds this region."""
-        found = {"KUBECONFIG": str(self.cluster.kubeconfig)}
+        variables = {"KUBECONFIG": str(self.cluster.kubeconfig)}
         if self.cloud:
-            found |= {
+            variables |= {
                 "AWS_ENDPOINT_URL": self.cloud.url,
                 "AWS_REGION": self.region,
                 "AWS_DEFAULT_REGION": self.region,
@@ -258,7 +258,7 @@ class Testbed:
                 # A proxy for the world outside must not stand before loopback.
                 "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1"))),
             }
-        return found
+        return variables
 
     def check(self) -> None:
         """Raise, and write down, that a part has ended which should run."""

@@ -99,12 +99,12 @@ async def _keyed(kind: str, reference: Object, surroundings: Surroundings) -> st
 
 async def _entries(kind: str, reference: Object, surroundings: Surroundings) -> dict[str, str]:
     try:
-        found = await surroundings.read(kind, reference["name"])
+        source = await surroundings.read(kind, reference["name"])
     except NotFoundError as exc:
         if reference.get("optional"):
             return {}
         raise ConfigurationError(f"{kind} {reference['name']!r} not found") from exc
-    return _decoded(kind, found.get("data") or {})
+    return _decoded(kind, source.get("data") or {})
 
 
 def _decoded(kind: str, entries: Mapping[str, str]) -> dict[str, str]:

@@ -105,8 +105,8 @@ def _wait_until_established(server: ApiServer) -> None:
     deadline = time.monotonic() + ESTABLISHED_SECONDS
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     while True:
-        found = server.get(path)["items"]
-        waiting = [crd["metadata"]["name"] for crd in found if not _is_served(server, crd)]
+        definitions = server.get(path)["items"]
+        waiting = [crd["metadata"]["name"] for crd in definitions if not _is_served(server, crd)]
         if not waiting:
             return
         assert time.monotonic() < deadline, f"never established: {waiting}"

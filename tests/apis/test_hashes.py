@@ -61,9 +61,9 @@ def test_the_hash_of_a_class_is_the_one_that_karpenter_s_suite_expects() -> None
         },
     }
 
-    found = hashes.node_class_hash(msgspec.convert(wire, EC2NodeClass), ca_bundle="test-ca-bundle")
+    hashed = hashes.node_class_hash(msgspec.convert(wire, EC2NodeClass), ca_bundle="test-ca-bundle")
 
-    assert found == "11148166120438674859"
+    assert hashed == "11148166120438674859"
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_a_list_that_is_empty_is_not_one_that_is_left_out_just_as_with_karpenter
 
 
 def test_the_order_of_taints_is_no_drift() -> None:
-    one, two = taint(key="a"), taint(key="b")
+    first, second = taint(key="a"), taint(key="b")
 
-    assert pool_hash(("template.spec.taints", one + two)) == pool_hash(
-        ("template.spec.taints", two + one)
+    assert pool_hash(("template.spec.taints", first + second)) == pool_hash(
+        ("template.spec.taints", second + first)
     )
-    assert pool_hash(("template.spec.taints", one)) != pool_hash(
-        ("template.spec.startupTaints", one)
+    assert pool_hash(("template.spec.taints", first)) != pool_hash(
+        ("template.spec.startupTaints", first)
     )
 
 
@@ -158,6 +158,6 @@ def test_a_new_certificate_authority_of_the_cluster_is_drift() -> None:
 
 
 def test_the_order_of_kubelet_keys_is_no_drift() -> None:
-    one, two = {"maxPods": 1, "podsPerCore": 2}, {"podsPerCore": 2, "maxPods": 1}
+    first, second = {"maxPods": 1, "podsPerCore": 2}, {"podsPerCore": 2, "maxPods": 1}
 
-    assert class_hash(("kubelet", one)) == class_hash(("kubelet", two))
+    assert class_hash(("kubelet", first)) == class_hash(("kubelet", second))

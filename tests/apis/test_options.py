@@ -170,7 +170,7 @@ def test_a_reader_who_has_read_enough_of_the_help_sees_no_traceback() -> None:
 def test_a_gate_that_opens_nothing_is_named_when_it_is_switched_on() -> None:
     gates = {"FEATURE_GATES": "NodeRepair=true", "AWS_FEATURE_GATES": "NodeClassCEL=true"}
 
-    assert not_there(Options.parse([], NAMED | gates)) == ["NodeRepair", "NodeClassCEL"]
+    assert not_there(Options.parse([], NAMED | gates)) == ["NodeClassCEL"]
     assert not_there(Options.parse([], NAMED)) == []
 
 

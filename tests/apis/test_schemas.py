@@ -20,6 +20,7 @@ OURS = (
     kinds.NODE_OVERLAY,
     kinds.CAPACITY_BUFFER,
     kinds.EC2_NODE_CLASS,
+    kinds.DISRUPTION,
 )
 SHARED = ("SelectorTerms[].", "requirements[].minValues", "spec.resources.")
 """Where one type serves several schemas, each of which has some of its fields."""

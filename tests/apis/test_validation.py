@@ -49,10 +49,10 @@ def problems_with(path: str, value: Any) -> list[str]:
     ],
 )
 def test_a_pool_that_cannot_work_says_why(path: str, value: Any, why: str) -> None:
-    found = problems_with(path, value)
+    problems = problems_with(path, value)
 
-    assert len(found) == 1
-    assert why in found[0]
+    assert len(problems) == 1
+    assert why in problems[0]
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_a_taint_at_startup_and_ever_after_is_given_twice() -> None:
 
 
 def test_an_overlay_may_be_about_one_pool() -> None:
-    one = with_field(NODE_OVERLAY, "requirements", requires(labels.NODEPOOL, "In", "pool"))
+    overlay = with_field(NODE_OVERLAY, "requirements", requires(labels.NODEPOOL, "In", "pool"))
     bad = with_field(NODE_OVERLAY, "requirements", requires(labels.HOSTNAME))
 
-    assert overlay_problems(msgspec.convert(one, NodeOverlay)) == []
+    assert overlay_problems(msgspec.convert(overlay, NodeOverlay)) == []
     assert overlay_problems(msgspec.convert(bad, NodeOverlay)) != []
 
 
@@ -102,9 +102,9 @@ def test_an_overlay_may_be_about_one_pool() -> None:
     ],
 )
 def test_an_overlay_that_says_no_number_says_why(field: str, value: Any, why: str) -> None:
-    one = with_field(NODE_OVERLAY, field, value)
+    overlay = with_field(NODE_OVERLAY, field, value)
 
-    (problem,) = overlay_problems(msgspec.convert(one, NodeOverlay))
+    (problem,) = overlay_problems(msgspec.convert(overlay, NodeOverlay))
 
     assert why in problem
 

@@ -112,9 +112,9 @@ def test_nothing_that_is_printed_is_read_as_markup() -> None:
         for where, call in calls
         if not plain[getattr(call.func, "id", "")]
         <= {
-            one.arg or ""
-            for one in call.keywords
-            if isinstance(one.value, ast.Constant) and one.value.value is False
+            keyword.arg or ""
+            for keyword in call.keywords
+            if isinstance(keyword.value, ast.Constant) and keyword.value.value is False
         }
     ]
 

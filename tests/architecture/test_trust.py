@@ -263,7 +263,7 @@ SPEAKERS: list[Callable[[Path], None]] = [
     _testbed,
     _test_cloud,
 ]
-every_speaker = pytest.mark.parametrize("speak", SPEAKERS, ids=lambda one: one.__name__[1:])
+every_speaker = pytest.mark.parametrize("speak", SPEAKERS, ids=lambda speaker: speaker.__name__[1:])
 
 
 @every_speaker

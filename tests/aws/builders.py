@@ -10,7 +10,13 @@ from controller.apis import labels
 from controller.apis.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NodeClassReference
+from controller.apis.nodepool import (
+    NodeClaimTemplate,
+    NodeClaimTemplateSpec,
+    NodeClassReference,
+    NodePool,
+    NodePoolSpec,
+)
 from controller.apis.pods import ResourceRequirements
 from controller.apis.taints import Requirement, Taint
 from controller.aws.provider import AWSCloudProvider
@@ -85,6 +91,15 @@ def make_claim(
     )
 
 
+def make_pool(*requirements: Requirement) -> NodePool:
+    """Make the default pool with these requirements."""
+    reference = NodeClassReference(group=labels.AWS_GROUP, kind="EC2NodeClass", name="default")
+    spec = NodeClaimTemplateSpec(node_class_ref=reference, requirements=list(requirements))
+    return NodePool(
+        metadata=ObjectMeta(name=POOL), spec=NodePoolSpec(template=NodeClaimTemplate(spec=spec))
+    )
+
+
 def within(key: str, *values: str, min_values: int | None = None) -> Requirement:
     """Require a label to have one of these values."""
     return Requirement(key=key, operator="In", values=list(values), min_values=min_values)
@@ -98,3 +113,19 @@ LINUX = within(labels.OS, "linux")
 async def ready(provider: AWSCloudProvider, **spec: Any) -> EC2NodeClass:
     """Return a class that the provider has found ready."""
     return await provider.resolve(make_node_class(**spec), now=NOW)
+
+
+def tag_network(ec2: Any) -> None:
+    """Tag what classes shall discover, as the bundle does."""
+    subnets = [
+        s["SubnetId"]
+        for s in ec2.describe_subnets()["Subnets"]
+        if any(t["Value"].startswith(f"{CLUSTER}-private") for t in s.get("Tags", []))
+    ]
+    groups = [
+        g["GroupId"]
+        for g in ec2.describe_security_groups()["SecurityGroups"]
+        if g["GroupName"] == f"eks-cluster-sg-{CLUSTER}"
+    ]
+    tags = [{"Key": "karpenter.sh/discovery", "Value": CLUSTER}]
+    ec2.create_tags(Resources=[*subnets, *groups], Tags=tags)

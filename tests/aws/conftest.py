@@ -17,7 +17,7 @@ from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
 from testbed.nodes.instances import Instance as Machine
-from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock
+from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock, tag_network
 
 REGION = "us-west-2"
 
@@ -56,26 +56,15 @@ class Region:
 def region() -> Iterator[Region]:
     settings = Settings(pending=0.0, shutting_down=0.0, terminated_visible=600.0)
     with Cloud(cluster_name=CLUSTER, settings=settings) as cloud:
-        found = Region(cloud, CloudControl(cloud.url))
-        _prepare(found)
-        yield found
+        made = Region(cloud, CloudControl(cloud.url))
+        _prepare(made)
+        yield made
 
 
 def _prepare(region: Region) -> None:
     """Make what the bundle makes: discovery tags, the node role with its profile, the queue."""
     ec2, iam = region.client("ec2"), region.client("iam")
-    discovered = [{"Key": "karpenter.sh/discovery", "Value": CLUSTER}]
-    subnets = [
-        s["SubnetId"]
-        for s in ec2.describe_subnets()["Subnets"]
-        if any(t["Value"].startswith(f"{CLUSTER}-private") for t in s.get("Tags", []))
-    ]
-    groups = [
-        g["GroupId"]
-        for g in ec2.describe_security_groups()["SecurityGroups"]
-        if g["GroupName"] == f"eks-cluster-sg-{CLUSTER}"
-    ]
-    ec2.create_tags(Resources=[*subnets, *groups], Tags=discovered)
+    tag_network(ec2)
     trust = {
         "Version": "2012-10-17",
         "Statement": [

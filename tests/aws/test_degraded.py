@@ -156,9 +156,9 @@ async def test_a_placement_group_is_asked_for_once_and_kept_while_ec2_does_not_a
     aws = Answering(describe_placement_groups=lambda: {"PlacementGroups": [row]})
     groups = PlacementGroups(aws, clock=clock)
 
-    found = await asyncio.gather(*(groups.find(GROUP) for _ in range(20)))
+    answers = await asyncio.gather(*(groups.find(GROUP) for _ in range(20)))
 
-    assert {g.id for g in found if g} == {"pg-1"}
+    assert {g.id for g in answers if g} == {"pg-1"}
     assert len(aws.asked) == 1
     clock.advance(61)
     aws.answers["describe_placement_groups"] = refuse

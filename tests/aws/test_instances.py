@@ -44,12 +44,12 @@ async def test_every_instance_of_the_cluster_is_listed_with_what_it_is(
     spot = await provider.launch(make_claim(M5, SPOT), node_class)
     on_demand = await provider.launch(make_claim(M5, ON_DEMAND), node_class)
 
-    found = {i.provider_id: i for i in await start().instances()}
+    instances = {i.provider_id: i for i in await start().instances()}
 
-    assert {spot.provider_id, on_demand.provider_id} <= set(found)
-    seen = found[spot.provider_id]
+    assert {spot.provider_id, on_demand.provider_id} <= set(instances)
+    seen = instances[spot.provider_id]
     assert seen.capacity_type == "spot"
-    assert found[on_demand.provider_id].capacity_type == "on-demand"
+    assert instances[on_demand.provider_id].capacity_type == "on-demand"
     assert seen.labels[labels.NODEPOOL] == "default"
     assert seen.tags["karpenter.sh/nodeclaim"] == spot.tags["karpenter.sh/nodeclaim"]
     assert seen.launched_at is not None
@@ -65,9 +65,9 @@ async def test_an_instance_that_another_installation_launched_is_known_but_not_o
         Tags=[{"Key": "joiner.dev/installation"}],
     )
 
-    found = {i.provider_id: i for i in await start().instances()}
+    instances = {i.provider_id: i for i in await start().instances()}
 
-    assert not found[instance.provider_id].is_ours
+    assert not instances[instance.provider_id].is_ours
     await provider.terminate(instance.provider_id)  # a claim of it may still end it
 
 
@@ -138,9 +138,9 @@ async def test_instances_of_many_claims_are_found_by_one_question_about_them_alo
     after = start()
     region.control.clear_calls()
 
-    found = await asyncio.gather(*(after.launched_for(c) for c in (*claims, *nameless)))
+    instances = await asyncio.gather(*(after.launched_for(c) for c in (*claims, *nameless)))
 
-    assert [i.provider_id for i in found if i] == ids
+    assert [i.provider_id for i in instances if i] == ids
     (calls,) = region.control.calls().values()
     assert calls == {"ec2:DescribeInstances": 1}
 
@@ -151,9 +151,9 @@ async def test_an_instance_just_launched_is_found_by_its_claim_before_ec2_lists_
     claim = make_claim(M5)
     instance = await provider.launch(claim, await ready(provider))
     gone = region.cloud.world.instances.pop(instance.provider_id.rpartition("/")[2])
-    found = await provider.launched_for(claim)
-    assert found is not None
-    assert found.provider_id == instance.provider_id
+    listed = await provider.launched_for(claim)
+    assert listed is not None
+    assert listed.provider_id == instance.provider_id
     region.cloud.world.instances[gone.identity] = gone
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from controller.apis.ec2nodeclass import (
 )
 from controller.apis.quantities import parse
 from controller.apis.taints import Requirement
+from controller.aws.branchinterfaces.__main__ import read as read_limits
+from controller.aws.branchinterfaces.__main__ import rendered
 from controller.aws.families import AL2023, WINDOWS2022
 from controller.aws.instancetypes import (
     Limits,
@@ -117,10 +120,10 @@ def test_what_the_user_reserves_replaces_the_formula_key_by_key() -> None:
         }
     )
     whole = {"cpu": 2000, "memory": parse("1000Mi"), "ephemeral-storage": parse("20Gi")}
-    found = overhead(known("m5.large"), node_class, LIMITS, whole)
-    assert found["cpu"] == 300
-    assert found["memory"] == parse("574Mi") + parse("100Mi")
-    assert found["ephemeral-storage"] == parse("1Gi")
+    reserved = overhead(known("m5.large"), node_class, LIMITS, whole)
+    assert reserved["cpu"] == 300
+    assert reserved["memory"] == parse("574Mi") + parse("100Mi")
+    assert reserved["ephemeral-storage"] == parse("1Gi")
 
 
 def disk(name: str, size: str, *, root: bool = False) -> BlockDeviceMapping:
@@ -162,8 +165,8 @@ def disk(name: str, size: str, *, root: bool = False) -> BlockDeviceMapping:
     ],
 )
 def test_ephemeral_storage_comes_from(name: str, spec: dict[str, Any], storage: str) -> None:
-    found = capacity(known(name), make_node_class(**spec), LIMITS)
-    assert found["ephemeral-storage"] == parse(storage)
+    resources = capacity(known(name), make_node_class(**spec), LIMITS)
+    assert resources["ephemeral-storage"] == parse(storage)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +179,42 @@ def test_ephemeral_storage_comes_from(name: str, spec: dict[str, Any], storage: 
     ],
 )
 def test_devices_are_resources(name: str, resources: dict[str, int]) -> None:
-    found = capacity(known(name), make_node_class(), LIMITS)
-    assert {k: found[k] // 1000 for k in resources} == resources
+    offered = capacity(known(name), make_node_class(), LIMITS)
+    assert {k: offered[k] // 1000 for k in resources} == resources
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param("m5.large", 9, id="as the table says"),
+        pytest.param("t3.large", None, id="no trunk interface"),
+        pytest.param("m5.made-up", None, id="newer than the table"),
+    ],
+)
+def test_pods_with_security_groups_of_their_own_need_branch_interfaces(
+    name: str, count: int | None
+) -> None:
+    made = machine({**INSTANCE_TYPES["m5.large"], "InstanceType": name})
+    offered = capacity(made, make_node_class(), LIMITS)
+    assert offered.get("vpc.amazonaws.com/pod-eni") == (count and count * 1000)
+
+
+def test_branch_interfaces_are_read_from_the_table_of_the_vpc_resource_controller() -> None:
+    text = """var Limits = map[string]*VPCLimits{
+\t"m5.large": {
+\t\tInterface:               3,
+\t\tIsTrunkingCompatible:    true,
+\t\tBranchInterface:         9,
+\t\tHypervisor:  "nitro",
+\t},
+\t"t2.small": {
+\t\tIsTrunkingCompatible:    false,
+\t\tBranchInterface:         0,
+\t},
+"""
+    limits = read_limits(text)
+    assert limits == {"m5": {"large": 9}}
+    assert json.loads(rendered("a release", limits)) == {"source": "a release", "limits": limits}
 
 
 @pytest.mark.parametrize(
@@ -205,23 +242,23 @@ def test_listed_interfaces_say_how_many_efa_devices_there_are() -> None:
         NetworkInterface(network_card_index=0, device_index=1, interface_type="efa-only"),
     ]
     node_class = make_node_class(network_interfaces=listed)
-    found = capacity(known("p4d.24xlarge"), node_class, LIMITS)
-    assert found["vpc.amazonaws.com/efa"] == 1000
+    resources = capacity(known("p4d.24xlarge"), node_class, LIMITS)
+    assert resources["vpc.amazonaws.com/efa"] == 1000
     # The interface without addresses takes a place of one that has them.
     without = capacity(known("p4d.24xlarge"), make_node_class(), LIMITS)["pods"]
-    assert without - found["pods"] == 49_000
+    assert without - resources["pods"] == 49_000
 
 
 def labels_of(name: str, family: Any = AL2023) -> dict[str, Requirement]:
-    found = requirements(
+    terms = requirements(
         known(name), family, region="us-west-2", zones=("us-west-2a",), reserved=()
     )
-    return {r.key: r for r in found}
+    return {r.key: r for r in terms}
 
 
 def test_a_type_says_what_it_is() -> None:
-    found = labels_of("m5.large")
-    single = {k: r.values[0] for k, r in found.items() if len(r.values) == 1}
+    terms = labels_of("m5.large")
+    single = {k: r.values[0] for k, r in terms.items() if len(r.values) == 1}
     assert (
         single.items()
         >= {
@@ -245,10 +282,10 @@ def test_a_type_says_what_it_is() -> None:
             f"{AWS}instance-capability-flex": "false",
         }.items()
     )
-    assert found["karpenter.sh/capacity-type"].values == ["on-demand", "spot"]
+    assert terms["karpenter.sh/capacity-type"].values == ["on-demand", "spot"]
     for absent in ("instance-gpu-count", "instance-accelerator-count", "instance-local-nvme"):
-        assert found[f"{AWS}{absent}"].operator == "DoesNotExist"
-    assert found["node.kubernetes.io/windows-build"].operator == "DoesNotExist"
+        assert terms[f"{AWS}{absent}"].operator == "DoesNotExist"
+    assert terms["node.kubernetes.io/windows-build"].operator == "DoesNotExist"
 
 
 @pytest.mark.parametrize(
@@ -273,9 +310,9 @@ def test_special_types_say_what_is_special(name: str, label: str, value: str) ->
 
 
 def test_windows_nodes_say_their_build() -> None:
-    found = labels_of("m5.large", WINDOWS2022)
-    assert found["kubernetes.io/os"].values == ["windows"]
-    assert found["node.kubernetes.io/windows-build"].values == ["10.0.20348"]
+    terms = labels_of("m5.large", WINDOWS2022)
+    assert terms["kubernetes.io/os"].values == ["windows"]
+    assert terms["node.kubernetes.io/windows-build"].values == ["10.0.20348"]
 
 
 @pytest.mark.parametrize(
@@ -303,8 +340,8 @@ def test_a_class_with_enclaves_takes_only_machines_that_support_them() -> None:
 def test_every_type_of_ec2_can_be_read() -> None:
     node_class = make_node_class()
     for described in INSTANCE_TYPES.values():
-        found = machine(described)
-        if found.architectures:
-            whole = capacity(found, node_class, LIMITS)
+        hardware = machine(described)
+        if hardware.architectures:
+            whole = capacity(hardware, node_class, LIMITS)
             assert whole["cpu"] > 0
-            assert overhead(found, node_class, LIMITS, whole)["memory"] < whole["memory"]
+            assert overhead(hardware, node_class, LIMITS, whole)["memory"] < whole["memory"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -98,11 +99,12 @@ async def test_a_notice_comes_from_the_queue_and_is_acknowledged(
             "aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": "i-1"}
         ),
     )
-    notices = list(await provider.notices()) or list(await provider.notices())
-    (notice,) = notices
-    assert (notice.kind, notice.instance_ids) == ("spot_interrupted", ("i-1",))
-    assert notice.sent_at is not None
-    await provider.acknowledge(notice)
+    notices = [*await provider.notices(), *await provider.notices()]
+    by_kind = {notice.kind: notice for notice in notices}
+    assert by_kind.keys() == {"spot_interrupted", "malformed"}
+    assert by_kind["spot_interrupted"].instance_ids == ("i-1",)
+    assert all(notice.sent_at is not None for notice in notices)
+    await asyncio.gather(*map(provider.acknowledge, notices))
     counts = sqs.get_queue_attributes(
         QueueUrl=url,
         AttributeNames=[
@@ -111,6 +113,28 @@ async def test_a_notice_comes_from_the_queue_and_is_acknowledged(
         ],
     )["Attributes"]
     assert set(counts.values()) == {"0"}
+
+
+async def test_a_flood_is_read_side_by_side_and_deleted_in_batches(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    sqs = region.client("sqs")
+    url = sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"]
+    body = event("aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": "i-1"})
+    for batch in range(7):
+        entries = [{"Id": f"{batch}-{n}", "MessageBody": body} for n in range(10)]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    sizes: list[int] = []
+    while sum(sizes) < 70:
+        notices = await provider.notices()
+        await asyncio.gather(*map(provider.acknowledge, notices))
+        sizes.append(len(notices))
+
+    assert sizes == [10, 20, 40]
+    attributes = sqs.get_queue_attributes(
+        QueueUrl=url, AttributeNames=["ApproximateNumberOfMessagesNotVisible"]
+    )["Attributes"]
+    assert attributes == {"ApproximateNumberOfMessagesNotVisible": "0"}
 
 
 async def test_a_queue_that_does_not_exist_is_named(provider: AWSCloudProvider) -> None:

@@ -13,8 +13,11 @@ import pytest
 
 from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import SelectorTerm
+from controller.apis.nodepool import NodePool
+from controller.apis.taints import Requirement
 from controller.aws.batching import Batcher
 from controller.aws.errors import FleetError, launch_failure, launch_reason
+from controller.aws.instancetypes import GPU_COUNT
 from controller.aws.pricelist import shipped
 from controller.aws.pricelist.__main__ import read as read_tables
 from controller.aws.pricelist.__main__ import rendered
@@ -29,7 +32,7 @@ from controller.cloudprovider.errors import (
     InsufficientCapacityError,
 )
 from controller.cloudprovider.instancetypes import InstanceType
-from tests.aws.builders import NOW, Clock, make_claim, ready
+from tests.aws.builders import NOW, Clock, make_claim, make_pool, ready, within
 from tests.aws.conftest import Region
 
 
@@ -57,8 +60,8 @@ class Scripted:
         answer = self.answers[operation]
         if isinstance(answer, Exception):
             raise answer
-        found: list[dict[str, Any]] = answer
-        return found
+        listed: list[dict[str, Any]] = answer
+        return listed
 
 
 # Refusals.
@@ -193,11 +196,11 @@ async def test_prices_that_were_never_read_are_those_that_ship_and_say_their_day
     ],
 )
 def test_every_region_has_prices_that_ship_dated(home: str, priced_as: str) -> None:
-    found = shipped(home)
-    assert found.region == priced_as
-    date.fromisoformat(found.day)
-    assert len(found.prices) > 300
-    assert all(price > 0 for price in found.prices.values())
+    prices = shipped(home)
+    assert prices.region == priced_as
+    date.fromisoformat(prices.day)
+    assert len(prices.prices) > 300
+    assert all(price > 0 for price in prices.prices.values())
 
 
 def test_the_list_that_ships_is_rendered_from_a_table_of_karpenters() -> None:
@@ -369,6 +372,41 @@ async def test_offerings_are_made_once_and_shared(provider: AWSCloudProvider) ->
     assert await provider.instance_types(node_class) is first
     places = {id(o.requirements) for t in first for o in t.offerings}
     assert len(places) == 6
+
+
+async def test_pools_that_name_a_share_of_a_gpu_share_every_other_machine(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    plain = await provider.instance_types(node_class)
+    seen = await provider.instance_types(node_class, naming("g6f.large"))
+
+    assert {t.name for t in seen if all(t is not other for other in plain)} == {"g6f.large"}
+    assert [t.name for t in seen] == [t.name for t in plain]
+    assert await provider.instance_types(node_class, naming("g6f.large")) is seen
+
+
+async def test_a_share_of_a_gpu_that_no_image_of_the_class_drives_is_not_to_be_had(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    gpuless = [
+        ami
+        for ami in node_class.status.amis
+        if Requirement(key=GPU_COUNT, operator="DoesNotExist") in ami.requirements
+    ]
+    assert gpuless
+    status = msgspec.structs.replace(node_class.status, amis=gpuless)
+    node_class = msgspec.structs.replace(node_class, status=status)
+
+    seen = await provider.instance_types(node_class, naming("g6f.large"))
+
+    assert "g6f.large" not in {t.name for t in seen}
+    assert "m5.large" in {t.name for t in seen}
+
+
+def naming(instance_type: str) -> NodePool:
+    return make_pool(within(labels.INSTANCE_TYPE, instance_type))
 
 
 async def test_types_of_every_class_in_use_are_kept_and_those_of_others_forgotten(

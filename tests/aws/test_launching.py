@@ -6,19 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from controller.apis import labels
 from controller.apis.ec2nodeclass import MetadataOptions
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodepool import (
-    NodeClaimTemplate,
-    NodeClaimTemplateSpec,
-    NodeClassReference,
-    NodePool,
-    NodePoolSpec,
-)
+from controller.apis.nodeclaim import NodeClaimStatus
+from controller.apis.quantities import parse
 from controller.apis.taints import Requirement, Taint
+from controller.aws.offerings import image_for
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import (
@@ -41,6 +37,7 @@ from tests.aws.builders import (
     Clock,
     make_claim,
     make_node_class,
+    make_pool,
     ready,
     within,
 )
@@ -71,10 +68,14 @@ async def test_corrected_prices_and_capacities_decide_what_is_launched(
 ) -> None:
     node_class = await ready(provider)
     corrected = [
-        replace(one, capacity={**one.capacity, "example.com/disk": 2000}, capacity_overlaid=True)
-        if one.name == "m5.2xlarge"
-        else one
-        for one in await provider.instance_types(node_class)
+        replace(
+            instance_type,
+            capacity={**instance_type.capacity, "example.com/disk": 2000},
+            capacity_overlaid=True,
+        )
+        if instance_type.name == "m5.2xlarge"
+        else instance_type
+        for instance_type in await provider.instance_types(node_class)
     ]
     claim = make_claim(ON_DEMAND, M5, requests={"cpu": "1", "example.com/disk": "1"})
 
@@ -110,6 +111,7 @@ async def test_a_launch_says_what_its_node_will_be(provider: AWSCloudProvider) -
         "memory": "7577Mi",
         "pods": "29",
         "ephemeral-storage": "20Gi",
+        "vpc.amazonaws.com/pod-eni": "9",
     }
     assert instance.allocatable["cpu"] == "1930m"
     assert instance.allocatable["memory"] == "6903Mi"
@@ -291,14 +293,7 @@ async def test_a_pool_that_names_shares_of_gpus_sees_them_and_the_others_do_not(
     node_class = await ready(provider)
 
     async def gpus(*requirements: Requirement) -> dict[str, int]:
-        reference = NodeClassReference(
-            group=labels.AWS_GROUP, kind="EC2NodeClass", name=node_class.metadata.name
-        )
-        spec = NodeClaimTemplateSpec(node_class_ref=reference, requirements=list(requirements))
-        pool = NodePool(
-            metadata=ObjectMeta(name=POOL),
-            spec=NodePoolSpec(template=NodeClaimTemplate(spec=spec)),
-        )
+        pool = make_pool(*requirements)
         types = await provider.instance_types(node_class, pool)
         assert await provider.instance_types(node_class, pool) is types
         return {t.name: t.capacity.get("nvidia.com/gpu", 0) // 1000 for t in types}
@@ -343,10 +338,10 @@ async def test_a_controller_that_died_after_the_launch_finds_its_instance(
     before = await provider.launch(claim, node_class)
 
     after = start()
-    found = await after.launch(claim, await ready(after))
+    again = await after.launch(claim, await ready(after))
 
-    assert found.provider_id == before.provider_id
-    assert found.labels == before.labels
+    assert again.provider_id == before.provider_id
+    assert again.labels == before.labels
     assert len(region.instances()) == 1
 
 
@@ -360,10 +355,10 @@ async def test_the_instance_is_found_by_its_tag_when_the_question_has_changed(
     after = start()
     node_class = await ready(after)
     after.avoid("m5.large", before.zone, "spot")
-    found = await after.launch(claim, node_class)
+    again = await after.launch(claim, node_class)
 
-    assert found.provider_id == before.provider_id
-    assert found.labels[labels.INSTANCE_TYPE] == before.instance_type
+    assert again.provider_id == before.provider_id
+    assert again.labels[labels.INSTANCE_TYPE] == before.instance_type
     assert len(region.instances()) == 1
 
 
@@ -507,3 +502,47 @@ async def test_an_unreachable_cloud_is_no_verdict(
         await AWSCloudProvider(options, aws=nowhere).start()
     nowhere.close()
     assert raised.value.reason == "CloudUnreachable"
+
+
+async def test_memory_is_what_the_first_node_of_a_type_was_found_to_have(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    before = {t.name: t for t in await provider.instance_types(node_class)}
+    large = before["m5.large"]
+    image = image_for(large, node_class.status.amis)
+    assert image is not None
+    claim = make_claim(M5)
+    metadata = msgspec.structs.replace(
+        claim.metadata, labels={**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}
+    )
+    seen = msgspec.structs.replace(
+        claim, metadata=metadata, status=NodeClaimStatus(image_id=image.id)
+    )
+
+    for memory in ("7900Mi", "7800Mi", "7850Mi"):
+        provider.learn(seen, {"cpu": "2", "memory": memory})
+
+    after = {t.name: t for t in await provider.instance_types(node_class)}
+    assert after["m5.large"].capacity["memory"] == parse("7800Mi")
+    assert after["m5.large"].capacity["cpu"] == large.capacity["cpu"]
+    assert after["m5.large"].offerings == large.offerings
+    assert after["m5.xlarge"] == before["m5.xlarge"]
+
+
+async def test_what_a_node_of_another_image_has_says_nothing(provider: AWSCloudProvider) -> None:
+    node_class = await ready(provider)
+    before = await provider.instance_types(node_class)
+    claim = make_claim(M5)
+    metadata = msgspec.structs.replace(
+        claim.metadata, labels={**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}
+    )
+    other = msgspec.structs.replace(
+        claim, metadata=metadata, status=NodeClaimStatus(image_id="ami-of-somebody-else")
+    )
+
+    provider.learn(other, {"memory": "1Gi"})
+
+    assert [t.capacity for t in await provider.instance_types(node_class)] == [
+        t.capacity for t in before
+    ]

@@ -15,8 +15,8 @@ Start = Callable[[], AWSCloudProvider]
 
 
 def names(region: Region) -> set[str]:
-    found = region.client("ec2").describe_launch_templates()["LaunchTemplates"]
-    return {t["LaunchTemplateName"] for t in found}
+    templates = region.client("ec2").describe_launch_templates()["LaunchTemplates"]
+    return {t["LaunchTemplateName"] for t in templates}
 
 
 async def test_launches_of_one_content_share_a_template(

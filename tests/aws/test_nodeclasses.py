@@ -20,9 +20,9 @@ from tests.aws.conftest import Region
 
 
 def condition(node_class: EC2NodeClass, kind: str) -> Condition:
-    found = find(node_class.status.conditions, kind)
-    assert found is not None
-    return found
+    held = find(node_class.status.conditions, kind)
+    assert held is not None
+    return held
 
 
 async def test_a_class_that_finds_everything_is_ready(provider: AWSCloudProvider) -> None:
@@ -111,6 +111,13 @@ async def test_looking_again_changes_nothing(provider: AWSCloudProvider) -> None
             id="a kubelet setting out of range",
         ),
         pytest.param(
+            {"kubelet": {"authentication": {"webhook": {"cacheTtl": "1m"}}}},
+            "ValidationSucceeded",
+            "InvalidKubeletConfiguration",
+            "spec.kubelet.authentication.webhook.cacheTtl is not a field",
+            id="a kubelet setting that does not exist",
+        ),
+        pytest.param(
             {
                 "ami_selector_terms": [SelectorTerm(alias="bottlerocket@latest")],
                 "kubelet": {"podsPerCore": 4},
@@ -136,12 +143,26 @@ async def test_a_class_that_lacks_something_says_what_to_change(
     provider: AWSCloudProvider, spec: dict[str, Any], kind: str, reason: str, says: str
 ) -> None:
     node_class = await ready(provider, **spec)
-    found = condition(node_class, kind)
-    assert (found.status, found.reason) == ("False", reason)
-    assert says in found.message
+    held = condition(node_class, kind)
+    assert (held.status, held.reason) == ("False", reason)
+    assert says in held.message
     assert condition(node_class, "Ready").is_false
     if kind != "ValidationSucceeded":
         assert condition(node_class, "ValidationSucceeded").reason == "DependenciesNotReady"
+
+
+async def test_a_placement_group_that_ec2_refuses_to_look_up_is_told_of(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    region.control.order_fault(
+        action="DescribePlacementGroups", code="InvalidParameterValue", status=400
+    )
+
+    node_class = await ready(provider, placement_group_selector=PlacementGroupSelector(id="pg-0"))
+
+    held = condition(node_class, "PlacementGroupReady")
+    assert (held.status, held.reason) == ("False", "PlacementGroupResolutionFailed")
+    assert "spec.placementGroupSelector" in held.message
 
 
 @pytest.mark.parametrize(
@@ -162,9 +183,9 @@ async def test_a_missing_permission_is_named_in_the_condition(
         service="ec2", action=action, code="UnauthorizedOperation", status=403, times=None
     )
     # A user's tag makes a launch template that no other test has made.
-    found = condition(await ready(provider, tags={"for": action}), kind)
-    assert (found.status, found.reason) == ("False", reason)
-    assert f"ec2:{action}" in found.message
+    held = condition(await ready(provider, tags={"for": action}), kind)
+    assert (held.status, held.reason) == ("False", reason)
+    assert f"ec2:{action}" in held.message
 
 
 async def test_throttling_concludes_nothing(
@@ -180,8 +201,8 @@ async def test_throttling_concludes_nothing(
 async def test_user_data_that_is_too_long_is_found_before_a_node_needs_it(
     provider: AWSCloudProvider,
 ) -> None:
-    found = condition(await ready(provider, user_data="x" * 17000), "ValidationSucceeded")
-    assert (found.status, found.reason) == ("False", "UserDataSizeLimitExceeded")
+    held = condition(await ready(provider, user_data="x" * 17000), "ValidationSucceeded")
+    assert (held.status, held.reason) == ("False", "UserDataSizeLimitExceeded")
 
 
 async def test_what_was_verified_is_not_asked_again_for_half_an_hour(
@@ -306,8 +327,8 @@ async def test_a_changed_role_leaves_a_profile_that_is_removed_when_nobody_bears
     assert after.status.instance_profile != before.status.instance_profile
 
     def profiles() -> set[str]:
-        found = iam.list_instance_profiles()["InstanceProfiles"]
-        return {p["InstanceProfileName"] for p in found if p["Path"] != "/"}
+        listed = iam.list_instance_profiles()["InstanceProfiles"]
+        return {p["InstanceProfileName"] for p in listed if p["Path"] != "/"}
 
     both = {before.status.instance_profile, after.status.instance_profile}
     await provider.collect_profiles()

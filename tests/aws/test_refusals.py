@@ -37,9 +37,9 @@ SIXTEEN = {"cpu": "14"}
 
 
 def condition(node_class: EC2NodeClass, kind: str) -> Condition:
-    found = find(node_class.status.conditions, kind)
-    assert found is not None, node_class.status.conditions
-    return found
+    held = find(node_class.status.conditions, kind)
+    assert held is not None, node_class.status.conditions
+    return held
 
 
 async def again(

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import PlacementGroupSelector, SelectorTerm
+from controller.apis.ec2nodeclass import EC2NodeClass, PlacementGroupSelector, SelectorTerm
 from controller.aws.offerings import RESERVATION_ID
 from controller.aws.provider import AWSCloudProvider
-from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.cloudprovider.errors import InsufficientCapacityError, NodeClaimNotFoundError
 from tests.aws.builders import make_claim, ready, within
 from tests.aws.conftest import Region
 
@@ -49,8 +49,8 @@ async def test_what_is_paid_for_is_used_first_and_only_as_far_as_it_goes(
     provider: AWSCloudProvider, reservation: str
 ) -> None:
     node_class = await ready(provider, **selecting(tags={"team": "a"}))
-    (found,) = node_class.status.capacity_reservations
-    assert (found.id, found.instance_type) == (reservation, "m5.xlarge")
+    (bought,) = node_class.status.capacity_reservations
+    assert (bought.id, bought.instance_type) == (reservation, "m5.xlarge")
 
     first = await provider.launch(make_claim(ANY, M5), node_class)
     second = await provider.launch(make_claim(ANY, M5), node_class)
@@ -82,6 +82,111 @@ async def test_an_ended_instance_gives_its_reservation_back(
     with pytest.raises(NodeClaimNotFoundError):
         await provider.terminate(first.provider_id)
     assert (await provider.launch(make_claim(ANY, M5), node_class)).capacity_type == "reserved"
+
+
+@pytest.fixture
+def group(region: Region, request: pytest.FixtureRequest) -> Iterator[PlacementGroupSelector]:
+    """A placement group, of strategy cluster unless a test says otherwise."""
+    ec2 = region.client("ec2")
+    ec2.create_placement_group(GroupName="together", Strategy=getattr(request, "param", "cluster"))
+    yield PlacementGroupSelector(name="together")
+    left = [i.instance_id for i in region.instances()]
+    if left:
+        ec2.terminate_instances(InstanceIds=left)
+    ec2.delete_placement_group(GroupName="together")
+
+
+def refuse_launches(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    """Let the next CreateFleet refuse the first offering that it is shown, so and so."""
+    call = provider.aws.call
+
+    async def answer(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        if operation != "create_fleet":
+            return await call(service, operation, **parameters)
+        monkeypatch.setattr(provider.aws, "call", call)
+        first = parameters["LaunchTemplateConfigs"][0]["Overrides"][0]
+        refused = {"LaunchTemplateAndOverrides": {"Overrides": first}}
+        return {"Errors": [{**refused, "ErrorCode": code, "ErrorMessage": message}]}
+
+    monkeypatch.setattr(provider.aws, "call", answer)
+
+
+async def offered(
+    provider: AWSCloudProvider, node_class: EC2NodeClass, capacity_type: str = "on-demand"
+) -> set[tuple[str, str]]:
+    """Return what the class can have, as type and zone."""
+    return {
+        (instance_type.name, offering.zone)
+        for instance_type in await provider.instance_types(node_class)
+        for offering in instance_type.offerings
+        if offering.available and offering.capacity_type == capacity_type
+    }
+
+
+M5_LARGE_HERE = (
+    within(labels.INSTANCE_TYPE, "m5.large"),
+    within(labels.ZONE, "us-west-2a"),
+    within(labels.CAPACITY_TYPE, "on-demand"),
+)
+
+
+async def test_what_a_placement_group_lacks_is_avoided_in_that_group_alone(
+    provider: AWSCloudProvider,
+    group: PlacementGroupSelector,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    within_group = await ready(provider, placement_group_selector=group)
+    elsewhere = await ready(provider)
+    refuse_launches(provider, monkeypatch, "InsufficientInstanceCapacity", "none left")
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(*M5_LARGE_HERE), within_group)
+
+    lacking = ("m5.large", "us-west-2a")
+    assert lacking not in await offered(provider, within_group)
+    assert ("m5.xlarge", "us-west-2a") in await offered(provider, within_group)
+    assert lacking in await offered(provider, elsewhere)
+
+
+@pytest.mark.parametrize("group", ["spread"], indirect=True)
+async def test_a_spread_group_that_is_full_in_a_zone_is_left_for_other_zones(
+    provider: AWSCloudProvider,
+    group: PlacementGroupSelector,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    within_group = await ready(provider, placement_group_selector=group)
+    elsewhere = await ready(provider)
+    refuse_launches(
+        provider,
+        monkeypatch,
+        "InvalidParameterValue",
+        "You've reached the limit of instances in this spread placement group.",
+    )
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(*M5_LARGE_HERE), within_group)
+
+    zones = {zone for _, zone in await offered(provider, within_group)}
+    assert zones
+    assert "us-west-2a" not in zones
+    assert "us-west-2a" in {zone for _, zone in await offered(provider, elsewhere)}
+
+
+async def test_types_that_a_strategy_does_not_take_cannot_be_had(
+    provider: AWSCloudProvider, group: PlacementGroupSelector
+) -> None:
+    """EC2 puts no burstable machine into a cluster placement group."""
+    within_group = await ready(provider, placement_group_selector=group)
+
+    types = {name.partition(".")[0] for name, _ in await offered(provider, within_group)}
+
+    assert "m5" in types
+    assert "t3" not in types
+    assert "t3" in {
+        name.partition(".")[0] for name, _ in await offered(provider, await ready(provider))
+    }
 
 
 async def test_machines_are_put_into_the_placement_group(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from controller.aws.errors import UnreachableError
-from controller.aws.session import Session
+from controller.aws.session import ReadOnly, Session
+from controller.cloudprovider.errors import CloudProviderError
 from infra import policies
 from tests.aws.conftest import REGION, Region
 from tests.testbed.cloud.builders import token
@@ -42,6 +43,21 @@ def role(region: Region, request: pytest.FixtureRequest) -> Iterator[str]:
     yield name
     iam.delete_role_policy(RoleName=name, PolicyName="see")
     iam.delete_role(RoleName=name)
+
+
+async def test_who_only_observes_changes_nothing_in_aws(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    session = ReadOnly(Session(attempts=1))
+    assert (await session.call("ec2", "describe_subnets"))["Subnets"]
+
+    for operation in ("create_fleet", "terminate_instances", "delete_launch_template"):
+        with pytest.raises(CloudProviderError, match="observed"):
+            await session.call("ec2", operation)
+    with pytest.raises(CloudProviderError, match="observed"):
+        await session.waiting_call("sqs", "receive_message")
 
 
 async def expect_calls_as(region: Region, role: str) -> None:

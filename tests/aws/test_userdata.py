@@ -11,7 +11,7 @@ import pytest
 
 from controller.apis.taints import Taint
 from controller.aws import bottlerocket
-from controller.aws.cluster import Cluster
+from controller.aws.cluster import EksCluster
 from controller.aws.families import FAMILIES
 from controller.aws.userdata import (
     Bootstrap,
@@ -24,7 +24,7 @@ from testbed.nodes.userdata import parse_user_data
 
 GOLDEN = Path(__file__).parent / "golden"
 
-IPV4 = Cluster(
+IPV4 = EksCluster(
     name="joiner",
     endpoint="https://0123456789abcdef.gr7.us-west-2.eks.amazonaws.com",
     ca_bundle="Y2VydGlmaWNhdGU=",
@@ -32,7 +32,7 @@ IPV4 = Cluster(
     service_cidr="10.100.0.0/16",
     dns="10.100.0.10",
 )
-IPV6 = Cluster(
+IPV6 = EksCluster(
     name="joiner",
     endpoint="https://[fd00::1]",
     ca_bundle="Y2VydGlmaWNhdGU=",
@@ -105,6 +105,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bottlerocket-kubelet": ("Bottlerocket", {"kubelet": KUBELET}),
     "bottlerocket-raid0": ("Bottlerocket", {"raid": True, "image_version": "1.44.0"}),
     "windows2022": ("Windows2022", {"custom": 'Write-Host "hello"\n'}),
+    "windows2019": ("Windows2019", {}),
+    "windows2025": ("Windows2025", {"kubelet": KUBELET}),
     "custom": ("Custom", {"custom": "#!/bin/bash\n/opt/join\n"}),
 }
 

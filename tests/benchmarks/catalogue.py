@@ -82,9 +82,9 @@ def main() -> int:
     """Write the list and say how long it is."""
     manifests, described, out = (Path(argument) for argument in sys.argv[1:])
     node_class = msgspec.json.decode(described.read_bytes(), type=EC2NodeClass)
-    found = asyncio.run(chosen(node_pool(manifests), node_class))
-    out.write_text(json.dumps([row(choice) for choice in found]))
-    print(f"{len(found)} types, {sum(len(choice.offerings) for choice in found)} offerings")
+    choices = asyncio.run(chosen(node_pool(manifests), node_class))
+    out.write_text(json.dumps([row(choice) for choice in choices]))
+    print(f"{len(choices)} types, {sum(len(choice.offerings) for choice in choices)} offerings")
     return 0
 
 

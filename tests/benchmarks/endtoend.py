@@ -249,8 +249,8 @@ def _keep_logs(testbed: Testbed, work: Path, kept: Path | None, side: Side, numb
     if kept is None:
         return
     kept.mkdir(parents=True, exist_ok=True)
-    found = [*(testbed.directory / "workloads" / "logs").glob("*.log"), *work.glob("*.log")]
-    for log in found:
+    logs = [*(testbed.directory / "workloads" / "logs").glob("*.log"), *work.glob("*.log")]
+    for log in logs:
         if (log.parent == work) == (side.name == "Karpenter"):
             (kept / f"{side.name}-{number}-{log.name}").write_bytes(log.read_bytes())
 

@@ -179,10 +179,10 @@ class Karpenter:
         }
 
     async def _is_established(self) -> bool:
-        found, _ = await self.kube.list(DEFINITIONS)
+        listed, _ = await self.kube.list(DEFINITIONS)
         established = {
             d["metadata"]["name"]
-            for d in found
+            for d in listed
             # A definition that was just made has a status of nulls.
             for c in d["status"].get("conditions") or []
             if c["type"] == "Established" and c["status"] == "True"
@@ -225,8 +225,8 @@ def kwok_class() -> dict[str, Any]:
 
 def kwok_pool() -> dict[str, Any]:
     """Return the demo's pool, for the kwok provider."""
-    found = yaml.safe_load_all(POOL.read_text())
-    pool: dict[str, Any] = next(m for m in found if m["kind"] == "NodePool")
+    documents = yaml.safe_load_all(POOL.read_text())
+    pool: dict[str, Any] = next(m for m in documents if m["kind"] == "NodePool")
     spec = pool["spec"]["template"]["spec"]
     spec["nodeClassRef"] = {
         "group": "karpenter.kwok.sh",
@@ -251,12 +251,12 @@ async def pools_ready(kube: KubeClient) -> bool:
 
 async def nodes(kube: KubeClient) -> list[dict[str, Any]]:
     """Return the nodes that a pool made."""
-    found, _ = await kube.list(NODES, labelSelector="karpenter.sh/nodepool")
-    return found
+    listed, _ = await kube.list(NODES, labelSelector="karpenter.sh/nodepool")
+    return listed
 
 
 async def is_empty(kube: KubeClient) -> bool:
     """Whether the cluster has neither nodes nor definitions of either side."""
-    found, _ = await kube.list(DEFINITIONS)
-    ours = [d for d in found if d["spec"]["group"] in GROUPS]
+    definitions, _ = await kube.list(DEFINITIONS)
+    ours = [d for d in definitions if d["spec"]["group"] in GROUPS]
     return not ours and not await nodes(kube)

@@ -97,18 +97,18 @@ class Stopwatch:
             self.reached[stage].setdefault(metadata["uid"], seconds)
 
 
-def _stages(kind: str, found: Mapping[str, Any]) -> Iterator[str]:
+def _stages(kind: str, wire: Mapping[str, Any]) -> Iterator[str]:
     yield f"{kind} created"
     true = {
         c["type"]
-        for c in (found.get("status") or {}).get("conditions") or []
+        for c in (wire.get("status") or {}).get("conditions") or []
         if c["status"] == "True"
     }
     if kind == "claim":
         yield from (
             f"claim {c.lower()}" for c in ("Launched", "Registered", "Initialized") if c in true
         )
-    if kind == "pod" and found["spec"].get("nodeName"):
+    if kind == "pod" and wire["spec"].get("nodeName"):
         yield "pod bound"
         if "Ready" in true:
             yield "pod running"

@@ -155,7 +155,7 @@ def test_what_a_map_with_a_default_lacks_is_the_default() -> None:
     """As Kubernetes has it with domains: of one that a device knows nothing of, it is empty."""
     variables = {"device": {"attributes": Domains()}}
 
-    found = {
+    answers = {
         text: expression(text).is_true(variables)
         for text in (
             "has(device.attributes['a'].x)",
@@ -165,7 +165,7 @@ def test_what_a_map_with_a_default_lacks_is_the_default() -> None:
         )
     }
 
-    assert list(found.values()) == [False, True, False, False]
+    assert list(answers.values()) == [False, True, False, False]
     with pytest.raises(CelError, match='"x"'):
         expression("device.attributes['a'].x == 1").is_true(variables)
 
@@ -187,9 +187,9 @@ def test_each_device_has_its_own_answer() -> None:
     large = expression("device.memory.isGreaterThan(quantity('20Gi'))")
     sizes = ["10Gi", "40Gi", "10Gi", "80Gi"]
 
-    found = [large.is_true({"device": {"memory": Quantity(parse(one))}}) for one in sizes]
+    answers = [large.is_true({"device": {"memory": Quantity(parse(size))}}) for size in sizes]
 
-    assert found == [False, True, False, True]
+    assert answers == [False, True, False, True]
 
 
 def test_asking_again_takes_no_memory() -> None:

@@ -73,7 +73,7 @@ def test_a_chosen_value_is_an_allowed_one(allowed: ValueSet) -> None:
 
 
 def test_terms_over_one_label_all_hold() -> None:
-    found = requirements.read(
+    needed = requirements.read(
         [
             Requirement(key="cpu", operator="Gt", values=["2"]),
             Requirement(key="cpu", operator="Lt", values=["8"]),
@@ -81,7 +81,7 @@ def test_terms_over_one_label_all_hold() -> None:
         ]
     )
 
-    assert [value for value in "23458" if found["cpu"].has(value)] == ["3", "5"]
+    assert [value for value in "23458" if needed["cpu"].has(value)] == ["3", "5"]
 
 
 def test_bounds_that_contradict_each_other_leave_nothing() -> None:

@@ -15,10 +15,211 @@ from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from tests.oracle.replay import Replay
-from tests.parity.worlds import HOSTNAME, Object, World, mixed
+from tests.parity.worlds import (
+    ARCH,
+    CAPACITY_TYPE,
+    HOSTNAME,
+    Object,
+    World,
+    mixed,
+    mixed_types,
+    node_pool,
+    pod,
+    requirement,
+)
 
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 MOMENT = "2026-01-01T00:00:00Z"
 SETTLED = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
+
+
+def lived_in(nodes: int, seed: int) -> World:
+    """Return about so many nodes that deployments left behind when they shrank by 40 to 70 %, with
+    what clusters have: daemons that run, pods and nodes that must not be disturbed, budgets of
+    pods and of pools, pools that consolidate late, only empty nodes or for a good reason alone.
+    """
+    chance = random.Random(f"lived-in-{seed}")
+    world = mixed(nodes * PODS_PER_NODE, seed)
+    world["nodePools"] += [reliable(chance.randint(1, 100))]
+    for waiting in world["pods"]:
+        if waiting["metadata"]["labels"]["app"].endswith("7"):
+            waiting["spec"] |= {"nodeSelector": {"tier": "reliable"}}
+            waiting["spec"].pop("affinity", None)
+    cluster = shrunk(running(world), seed, (0.4, 0.7))
+    for pool in cluster["nodePools"]:
+        pool["spec"]["disruption"] = {
+            "consolidationPolicy": chance.choice(POLICIES),
+            "consolidateAfter": chance.choice(("0s", "30s", "5m")),
+            "budgets": chance.choice(BUDGETS),
+        }
+    _guard(cluster, chance)
+    cluster["pods"] += [daemon(node["metadata"]["name"]) for node in cluster["nodes"]]
+    if chance.random() < 0.3:
+        for claim in chance.sample(cluster["nodeClaims"], max(1, len(cluster["nodeClaims"]) // 10)):
+            claim["status"]["conditions"] += conditions(("Drifted",))
+    return cluster
+
+
+def _guard(world: World, chance: random.Random) -> None:
+    """Give some groups a budget, some pods and nodes an annotation that keeps them."""
+    groups: dict[str, list[Object]] = {}
+    for member in world["pods"]:
+        groups.setdefault(member["metadata"]["labels"]["app"], []).append(member)
+    world["podDisruptionBudgets"] = [
+        disruption_budget(app, chance.choice((0, 1, 1, 2, 5)))
+        for app in sorted(groups)
+        if chance.random() < 0.2
+    ]
+    for app in sorted(groups):
+        if chance.random() < 0.05:
+            kept = chance.choice(("true", "1h", "100000h"))
+            for member in groups[app]:
+                member["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": kept}
+    for node in world["nodes"]:
+        if chance.random() < 0.02:
+            node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+
+
+def restless(nodes: int, seed: int) -> World:
+    """Return a cluster that is lived in and not at rest: some pods wait, a node is still starting,
+    another is on its way out.
+    """
+    chance = random.Random(f"restless-{seed}")
+    world = lived_in(nodes, seed)
+    world["pods"] += [
+        pod(f"waits-{n}", cpu=chance.choice((250, 1000)), memory=512) for n in range(4)
+    ]
+    starting, leaving = chance.sample(range(len(world["nodes"])), 2)
+    node, claim = world["nodes"][starting], world["nodeClaims"][starting]
+    del node["metadata"]["labels"]["karpenter.sh/initialized"]
+    claim["status"]["conditions"] = conditions(("Launched", "Registered"))
+    name = node["metadata"]["name"]
+    world["pods"] = [other for other in world["pods"] if other["spec"].get("nodeName") != name]
+    node, claim = world["nodes"][leaving], world["nodeClaims"][leaving]
+    claim["metadata"] |= {"deletionTimestamp": MOMENT, "finalizers": ["karpenter.sh/termination"]}
+    node["spec"]["taints"].append({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"})
+    return world
+
+
+PODS_PER_NODE = 9
+"""How many pods a mixed world needs for each node that is bought for them, roughly."""
+
+POLICIES = (*("WhenEmptyOrUnderutilized",) * 6, "WhenEmpty", "Balanced")
+
+BUDGETS: tuple[list[Object], ...] = (
+    [{"nodes": "100%"}],
+    [{"nodes": "10%"}],
+    [{"nodes": "3"}],
+    [{"nodes": "100%", "reasons": ["Empty"]}, {"nodes": "20%"}],
+    [{"nodes": "0", "schedule": "0 9 * * *", "duration": "8h"}, {"nodes": "50%"}],
+    [{"nodes": "1", "schedule": "@daily", "duration": "1h"}, {"nodes": "50%"}],
+)
+
+
+def reliable(weight: int) -> Object:
+    """Return a pool of machines on demand, for pods that select it."""
+    terms = [requirement(ARCH, "amd64"), requirement(CAPACITY_TYPE, "on-demand")]
+    dear = {"key": "tier", "value": "reliable", "effect": "PreferNoSchedule"}
+    return node_pool(
+        "reliable", labels={"tier": "reliable"}, requirements=terms, taints=[dear], weight=weight
+    )
+
+
+def disruption_budget(app: str, allowed: int) -> Object:
+    """Return a budget for the pods of a group."""
+    return {
+        "metadata": {"name": app, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": allowed},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def daemon(node: str) -> Object:
+    """Return the pod of the mixed worlds' DaemonSet on a node."""
+    agent = pod(f"agent-{node}", cpu=100, memory=200, labels={"app": "agent"}, node=node)
+    agent["metadata"] |= {
+        "namespace": "kube-system",
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "agent"}
+        ],
+    }
+    agent["spec"]["tolerations"] = [{"operator": "Exists"}]
+    return agent
+
+
+def settled(world: World) -> World:
+    """Return the world with pools that let everything go, at once."""
+    for pool in world["nodePools"]:
+        pool["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
+    return world
+
+
+def filled(nodes: int, share: tuple[float, float], seed: int = 1) -> World:
+    """Return exactly so many nodes with ten pods each, which ask for a share of the node between
+    these two, made without any engine.
+
+    Half of the nodes are spot, of many types; the others are of one type, on demand, and so are
+    what their pods need. Where the shares are near 1 nothing can be gained: no node's pods
+    find room elsewhere, spot is not exchanged for spot, and no type is cheaper than the only one.
+    """
+    chance = random.Random(seed)
+    types = mixed_types(chance)
+    fixed = next(instance_type for instance_type in types if instance_type["name"] == FIXED_TYPE)
+    small = [
+        instance_type
+        for instance_type in types
+        if int(instance_type["capacity"]["cpu"]) in (4, 8, 16)
+    ]
+    both = requirement(ARCH, "amd64", "arm64")
+    world: World = {
+        "pods": [],
+        "nodes": [],
+        "nodeClaims": [],
+        "nodePools": [
+            node_pool("spot", requirements=[both, requirement(CAPACITY_TYPE, "spot")], weight=50),
+            node_pool(
+                "fixed",
+                requirements=[
+                    requirement(CAPACITY_TYPE, "on-demand"),
+                    requirement(INSTANCE_TYPE, FIXED_TYPE),
+                ],
+            ),
+        ],
+        "instanceTypes": types,
+    }
+    for number in range(nodes):
+        pool, capacity_type = ("spot", "spot") if number % 2 else ("fixed", "on-demand")
+        kind = chance.choice(small) if number % 2 else fixed
+        places = [offering["requirements"] for offering in kind["offerings"]]
+        place = chance.choice(
+            [
+                requirements
+                for requirements in places
+                if requirements[CAPACITY_TYPE] == capacity_type
+            ]
+        )
+        name = f"node-{number:05d}"
+        labels = {term["key"]: term["values"][0] for term in kind["requirements"]} | place
+        labels |= {HOSTNAME: name, "karpenter.sh/nodepool": pool}
+        node, claim = node_and_claim(name, pool, labels, kind)
+        world["nodes"].append(node)
+        world["nodeClaims"].append(claim)
+        weights = [chance.uniform(1, 3) for _ in range(10)]
+        room = int(kind["capacity"]["cpu"]) * 1000 - 100
+        wanted = chance.uniform(*share) * room / sum(weights)
+        for place_in_node, weight in enumerate(weights):
+            replica = pod(
+                f"p-{number}-{place_in_node}",
+                cpu=int(wanted * weight),
+                memory=int(wanted * weight),
+                labels={"app": f"g{chance.randrange(nodes // 10)}"},
+                nodeSelector={CAPACITY_TYPE: capacity_type},
+            )
+            world["pods"].append(_bound(replica, name))
+    return settled(world)
+
+
+FIXED_TYPE = "m5.2xlarge"
 
 
 def underused(pods: int, seed: int, *, shrink: tuple[float, float] = (0.4, 0.7)) -> World:
@@ -33,16 +234,16 @@ def running(world: World) -> World:
     answer: dict[str, Any] = {
         "newNodes": [
             {
-                "nodePool": one.node_pool,
-                "instanceTypes": list(one.instance_types),
+                "nodePool": node.node_pool,
+                "instanceTypes": list(node.instance_types),
                 "requirements": [
                     {"key": r.key, "operator": r.operator, "values": list(r.values)}
-                    for r in one.requirements
+                    for r in node.requirements
                 ],
-                "price": one.price,
-                "pods": list(one.pods),
+                "price": node.price,
+                "pods": list(node.pods),
             }
-            for one in results.new_nodes
+            for node in results.new_nodes
         ],
         "existingNodes": {},
         "unschedulable": {key: list(why) for key, why in results.unschedulable.items()},
@@ -50,8 +251,8 @@ def running(world: World) -> World:
     }
     replay = Replay(world, answer, world["instanceTypes"])
     pods = {f"{p['metadata']['namespace']}/{p['metadata']['name']}": p for p in world["pods"]}
-    types = {one["name"]: one for one in world["instanceTypes"]}
-    found: World = {**world, "pods": [], "nodes": [], "nodeClaims": []}
+    types = {instance_type["name"]: instance_type for instance_type in world["instanceTypes"]}
+    cluster: World = {**world, "pods": [], "nodes": [], "nodeClaims": []}
     for number, (machine, new) in enumerate(
         zip(replay.machines(), answer["newNodes"], strict=True)
     ):
@@ -63,24 +264,24 @@ def running(world: World) -> World:
             "karpenter.sh/nodepool": new["nodePool"],
         }
         node, claim = node_and_claim(name, new["nodePool"], labels, kind, machine.taints)
-        found["nodes"].append(node)
-        found["nodeClaims"].append(claim)
-        found["pods"] += [_bound(pods[key], name) for key in new["pods"]]
-    return found
+        cluster["nodes"].append(node)
+        cluster["nodeClaims"].append(claim)
+        cluster["pods"] += [_bound(pods[key], name) for key in new["pods"]]
+    return cluster
 
 
 def shrunk(world: World, seed: int, shrink: tuple[float, float]) -> World:
     """Return the world without a share of each group of pods, chosen at random."""
     chance = random.Random(f"shrink-{seed}")
     groups: dict[str, list[Object]] = {}
-    for pod in world["pods"]:
-        groups.setdefault(pod["metadata"]["labels"].get("app", ""), []).append(pod)
+    for member in world["pods"]:
+        groups.setdefault(member["metadata"]["labels"].get("app", ""), []).append(member)
     left: list[Object] = []
     for name in sorted(groups):
         alike = groups[name]
         keep = max(1, round(len(alike) * (1 - chance.uniform(*shrink))))
         left += chance.sample(alike, keep)
-    return {**world, "pods": sorted(left, key=lambda pod: str(pod["metadata"]["name"]))}
+    return {**world, "pods": sorted(left, key=lambda member: str(member["metadata"]["name"]))}
 
 
 def node_and_claim(
@@ -102,7 +303,7 @@ def node_and_claim(
             "labels": held,
             "creationTimestamp": MOMENT,
         },
-        "spec": {"providerID": provider_id, "taints": [dict(one) for one in taints]},
+        "spec": {"providerID": provider_id, "taints": [dict(taint) for taint in taints]},
         "status": {"capacity": capacity, "allocatable": allocatable, "conditions": [ready]},
     }
     claim = {
@@ -121,7 +322,7 @@ def node_and_claim(
                 "name": "default",
             },
             "requirements": [],
-            "taints": [dict(one) for one in taints],
+            "taints": [dict(taint) for taint in taints],
         },
         "status": {
             "providerID": provider_id,

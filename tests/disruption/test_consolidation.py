@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.disruption.applying import applied
@@ -54,7 +56,7 @@ def world(
     *nodes: tuple[str, str, list[dict[str, Any]]], pools: Any = None, **more: Any
 ) -> dict[str, Any]:
     """Return a cluster of nodes: name, type (and `/spot`), and their pods."""
-    found: dict[str, Any] = {
+    cluster: dict[str, Any] = {
         "nodes": [],
         "nodeClaims": [],
         "pods": [],
@@ -68,24 +70,24 @@ def world(
         labels = {term["key"]: term["values"][0] for term in kind["requirements"]} | {
             "topology.kubernetes.io/zone": ZONE,
             "karpenter.sh/capacity-type": "spot" if spot else "on-demand",
-            "karpenter.sh/nodepool": found["nodePools"][0]["metadata"]["name"],
+            "karpenter.sh/nodepool": cluster["nodePools"][0]["metadata"]["name"],
             HOSTNAME: name,
         }
         node, claim = node_and_claim(name, labels["karpenter.sh/nodepool"], labels, kind)
-        found["nodes"].append(node)
-        found["nodeClaims"].append(claim)
-        for one in pods:
-            running = {**one, "spec": {**one["spec"], "nodeName": name}}
+        cluster["nodes"].append(node)
+        cluster["nodeClaims"].append(claim)
+        for waiting in pods:
+            running = {**waiting, "spec": {**waiting["spec"], "nodeName": name}}
             running["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
-            found["pods"].append(running)
-    return found
+            cluster["pods"].append(running)
+    return cluster
 
 
 def problem(cluster: dict[str, Any], settings: DisruptionSettings = UNCALM) -> DisruptionProblem:
     read = load(cluster)
     return DisruptionProblem(
         snapshot=read.snapshot,
-        node_pools={one.metadata.name: one for one in read.node_pools},
+        node_pools={pool.metadata.name: pool for pool in read.node_pools},
         now=NOW,
         pending=read.pods,
         settings=settings,
@@ -101,23 +103,23 @@ def pods(prefix: str, count: int, cpu: int = 400) -> list[dict[str, Any]]:
 
 
 def going(decision: Decision) -> set[str]:
-    return {one.name for command in decision.commands for one in command.candidates}
+    return {candidate.name for command in decision.commands for candidate in command.candidates}
 
 
 def test_empty_nodes_go_before_anything_is_weighed() -> None:
-    found = decided(world(("idle", "large", []), ("busy", "small", pods("web", 1))))
+    decision = decided(world(("idle", "large", []), ("busy", "small", pods("web", 1))))
 
-    (command,) = found.commands
+    (command,) = decision.commands
     assert command.reason is Reason.EMPTY
-    assert going(found) == {"idle"}
+    assert going(decision) == {"idle"}
     assert command.saving == pytest.approx(0.4)
 
 
 def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
-    found = decided(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
+    decision = decided(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
 
-    (command,) = found.commands
-    assert going(found) == {"a"}
+    (command,) = decision.commands
+    assert going(decision) == {"a"}
     assert command.moves == {"b": ("default/a-0",)}
     assert not command.replacements
     assert command.saving == pytest.approx(0.1)
@@ -125,19 +127,22 @@ def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
 
 
 def test_a_large_node_becomes_several_small_ones_where_those_are_cheaper() -> None:
-    found = decided(world(("big", "large", pods("web", 7))))
+    decision = decided(world(("big", "large", pods("web", 7))))
 
-    (command,) = found.commands
-    assert going(found) == {"big"}
-    assert [one.instance_types[0] for one in command.replacements] == ["small", "small"]
+    (command,) = decision.commands
+    assert going(decision) == {"big"}
+    assert [replacement.instance_types[0] for replacement in command.replacements] == [
+        "small",
+        "small",
+    ]
     assert command.saving == pytest.approx(0.2)
 
 
 def test_a_node_that_nothing_cheaper_replaces_stays_and_says_so() -> None:
-    found = decided(world(("a", "small", pods("a", 4))))
+    decision = decided(world(("a", "small", pods("a", 4))))
 
-    assert not found.commands
-    assert "nothing cheaper was found" in found.blocked["a"]
+    assert not decision.commands
+    assert "nothing cheaper was found" in decision.blocked["a"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +153,7 @@ def test_a_node_that_nothing_cheaper_replaces_stays_and_says_so() -> None:
     ],
 )
 def test_a_pool_may_forbid_consolidation(disruption: dict[str, Any], why: str) -> None:
-    found = decided(
+    decision = decided(
         world(
             ("a", "small", pods("a", 1)),
             ("b", "small", pods("b", 3)),
@@ -156,8 +161,8 @@ def test_a_pool_may_forbid_consolidation(disruption: dict[str, Any], why: str) -
         )
     )
 
-    assert not found.commands
-    assert why in found.blocked["a"]
+    assert not decision.commands
+    assert why in decision.blocked["a"]
 
 
 def test_a_node_whose_pods_changed_lately_stays() -> None:
@@ -170,10 +175,10 @@ def test_a_node_whose_pods_changed_lately_stays() -> None:
 
 def test_a_budget_holds_back_what_the_plan_wants_gone() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
-    found = decided(world(*nodes, pools=[pool(budgets=[{"nodes": "1"}])]))
+    decision = decided(world(*nodes, pools=[pool(budgets=[{"nodes": "1"}])]))
 
-    assert len(going(found)) == 1
-    assert any("budgets" in why for why in found.blocked.values())
+    assert len(going(decision)) == 1
+    assert any("budgets" in why for why in decision.blocked.values())
 
 
 def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
@@ -193,10 +198,10 @@ def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
 def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
     guarded = pods("a", 1)
     guarded[0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": value}
-    found = decided(world(("a", "small", guarded), ("b", "small", pods("b", 1))))
+    decision = decided(world(("a", "small", guarded), ("b", "small", pods("b", 1))))
 
-    assert "a" not in going(found)
-    assert "do-not-disrupt" in found.blocked["a"]
+    assert "a" not in going(decision)
+    assert "do-not-disrupt" in decision.blocked["a"]
 
 
 def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
@@ -207,7 +212,7 @@ def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
     }
     guarded = pods("a", 1)
     guarded[0]["metadata"]["labels"] = {"app": "web"}
-    found = decided(
+    decision = decided(
         world(
             ("a", "small", guarded),
             ("b", "small", pods("b", 1)),
@@ -215,8 +220,42 @@ def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
         )
     )
 
-    assert going(found) == {"b"}
-    assert 'PodDisruptionBudget "default/web"' in found.blocked["a"]
+    assert going(decision) == {"b"}
+    assert 'PodDisruptionBudget "default/web"' in decision.blocked["a"]
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected", "goes"),
+    [
+        pytest.param("true", 1, True, id="asks to be rolled"),
+        pytest.param("false", 1, False, id="does not ask"),
+        pytest.param("true", 2, False, id="is not the only one"),
+    ],
+)
+def test_a_budget_of_a_single_pod_does_not_keep_one_that_is_rolled(
+    asks: str, expected: int, goes: bool
+) -> None:
+    guarded = pods("a", 1)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web"}
+    guarded[0]["metadata"] |= {
+        "labels": {"app": "web"},
+        "annotations": {"joiner.dev/surge": asks},
+        "ownerReferences": [owner],
+    }
+    budget = {
+        "metadata": {"name": "guard", "namespace": guarded[0]["metadata"]["namespace"]},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 0, "expectedPods": expected},
+    }
+    cluster = world(
+        ("one", "small", guarded),
+        ("two", "small", pods("b", 1)),
+        podDisruptionBudgets=[budget],
+    )
+    cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+
+    assert going(decided(cluster, replace(UNCALM, surge=True))) == ({"one"} if goes else set())
+    assert not going(decided(cluster))
 
 
 def test_room_of_pods_that_wait_is_not_given_away() -> None:
@@ -264,11 +303,15 @@ def _named(name: str) -> list[dict[str, Any]]:
 
 
 def test_on_demand_that_becomes_spot_is_bound_to_spot() -> None:
-    found = decided(world(("a", "small", pods("a", 4)), pools=[pool(on_demand=False)]))
+    decision = decided(world(("a", "small", pods("a", 4)), pools=[pool(on_demand=False)]))
 
-    (command,) = found.commands
+    (command,) = decision.commands
     (new,) = command.replacements
-    (term,) = [one for one in new.requirements if one.key == "karpenter.sh/capacity-type"]
+    (term,) = [
+        requirement
+        for requirement in new.requirements
+        if requirement.key == "karpenter.sh/capacity-type"
+    ]
     assert list(term.values) == ["spot"]
 
 
@@ -283,15 +326,15 @@ def test_a_saving_that_moves_many_pods_must_pay_for_them() -> None:
 
 
 def test_of_two_nodes_that_could_go_the_one_with_fewer_pods_does() -> None:
-    found = decided(world(("a", "small", pods("a", 20, cpu=10)), ("b", "small", pods("b", 2))))
+    decision = decided(world(("a", "small", pods("a", 20, cpu=10)), ("b", "small", pods("b", 2))))
 
-    assert going(found) == {"b"}
+    assert going(decision) == {"b"}
 
 
 def test_an_owner_may_price_the_move_of_a_pod() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 1)))
-    for one in cluster["pods"]:
-        one["metadata"]["annotations"] = {"joiner.dev/eviction-price": "5"}
+    for member in cluster["pods"]:
+        member["metadata"]["annotations"] = {"joiner.dev/eviction-price": "5"}
 
     assert len(going(decided(cluster))) == 1
     calm = decided(cluster, DisruptionSettings())
@@ -304,13 +347,32 @@ def test_a_pod_that_was_moved_a_moment_ago_is_dearer_to_move() -> None:
     settings = DisruptionSettings(eviction_price=0.015)
     assert going(decided(cluster, settings))
 
-    for one in cluster["pods"]:
-        one["status"]["startTime"] = "2026-10-31T23:59:00Z"
+    for member in cluster["pods"]:
+        member["status"]["startTime"] = "2026-10-31T23:59:00Z"
     assert not decided(cluster, settings).commands
 
 
+def test_a_job_that_has_run_for_long_is_not_begun_again_for_cents() -> None:
+    cluster = world(("a", "small", pods("a", 2)), ("b", "small", pods("b", 1)))
+    settings = DisruptionSettings(eviction_price=0.001)
+    assert going(decided(cluster, settings))
+
+    for member in cluster["pods"]:
+        member["metadata"]["ownerReferences"] = [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "sum", "uid": "sum"}
+        ]
+    assert not going(decided(cluster, settings))
+
+
+def test_of_a_plan_that_is_too_large_for_the_budgets_what_pays_alone_goes() -> None:
+    small = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(6)]
+    cluster = world(*small, pools=[pool(budgets=[{"nodes": "1"}])])
+
+    assert len(going(decided(cluster, DisruptionSettings()))) == 1
+
+
 def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> None:
-    full = [(f"full-{n}", "large", pods(f"full-{n}", 19)) for n in range(3)]
+    full = [(f"full-{n}", "large", pods(f"full-{n}", 7, cpu=1100)) for n in range(3)]
     nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("room", "small", []))
     guarded = world(*nodes)
     guarded["pods"].append(pod("keeps", cpu=10, memory=10, node="room"))
@@ -320,6 +382,27 @@ def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> N
     assert going(decided(guarded)) == {"harmed"}
     assert not decided(balanced).commands
     assert "balance" in decided(balanced).blocked["harmed"]
+    rejected = [verdict for verdict in decided(balanced).verdicts if verdict.decision == "rejected"]
+    assert {(verdict.pool, verdict.policy) for verdict in rejected} == {("general", "Balanced")}
+    assert all(verdict.score is not None and verdict.score < 0.5 for verdict in rejected)
+
+
+@pytest.mark.parametrize("policy", ["WhenEmptyOrUnderutilized", "Balanced"])
+def test_what_was_weighed_is_told_by_pool_and_policy(policy: str) -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+
+    verdicts = decided({**cluster, "nodePools": [pool(consolidationPolicy=policy)]}).verdicts
+
+    (verdict,) = [verdict for verdict in verdicts if verdict.decision == "approved"]
+    assert (verdict.pool, verdict.policy) == ("general", policy)
+    assert (verdict.score is not None) is (policy == "Balanced")
+
+
+def test_a_look_that_ran_out_of_time_says_so() -> None:
+    cluster = problem(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
+
+    assert decide(cluster, expired=lambda: True).timed_out
+    assert not decide(cluster).timed_out
 
 
 def test_a_drifted_node_is_replaced_whatever_it_costs() -> None:
@@ -332,31 +415,40 @@ def test_a_drifted_node_is_replaced_whatever_it_costs() -> None:
     assert len(command.replacements) == 1
 
 
+def test_a_drifted_node_goes_however_little_time_there_is() -> None:
+    cluster = world(("old", "small", pods("a", 4)), pools=[pool(consolidateAfter="Never")])
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+
+    assert going(decide(problem(cluster), expired=lambda: True)) == {"old"}
+
+
 def test_drift_waits_for_its_budget() -> None:
     budgets = [{"nodes": "0", "reasons": ["Drifted"]}, {"nodes": "100%"}]
     cluster = world(("old", "small", pods("a", 4)), pools=[pool(budgets=budgets)])
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
-    found = decided(cluster)
+    decision = decided(cluster)
 
-    assert not found.commands
-    assert "budgets" in found.blocked["old"]
+    assert not decision.commands
+    assert "budgets" in decision.blocked["old"]
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> None:
     cluster = underused(250, seed)
-    for one in cluster["nodePools"]:
-        one["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "30%"}]}
+    for declared in cluster["nodePools"]:
+        declared["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "30%"}]}
     start = current = problem(cluster, DisruptionSettings())
-    keys = {one.key for one in start.snapshot.pods}
+    keys = {member.key for member in start.snapshot.pods}
     names = iter(f"new-{n}" for n in range(1000))
     while commands := decide(current).commands:
         before = cost(current)
         for command in commands:
             current = applied(current, command, [next(names) for _ in command.replacements])
         assert cost(current) < before
-    there = {one.name for one in current.snapshot.nodes}
-    assert {one.key for one in current.snapshot.pods if one.spec.node_name in there} == keys
+    there = {node.name for node in current.snapshot.nodes}
+    assert {
+        member.key for member in current.snapshot.pods if member.spec.node_name in there
+    } == keys
     assert cost(current) < cost(start)
 
 
@@ -369,9 +461,9 @@ def test_the_same_cluster_gets_the_same_answer() -> None:
 def test_when_time_is_up_nothing_more_is_asked_of_the_engine() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 3)) for n in range(5)]
 
-    found = decide(problem(world(*nodes)), expired=lambda: True)
+    decision = decide(problem(world(*nodes)), expired=lambda: True)
 
-    assert set(found.blocked.values()) == {"there was no time left to look at it alone"}
+    assert set(decision.blocked.values()) == {"there was no time left to look at it alone"}
 
 
 def test_what_would_be_decided_again_stands() -> None:
@@ -379,11 +471,11 @@ def test_what_would_be_decided_again_stands() -> None:
     current = problem(cluster)
     decision = decide(current)
 
-    found = confirm(current, decision)
+    confirmed = confirm(current, decision)
 
-    assert found.commands == decision.commands
+    assert confirmed.commands == decision.commands
     assert decision.commands
-    assert not found.rejected
+    assert not confirmed.rejected
 
 
 HALF_EMPTY = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(4)]
@@ -395,13 +487,11 @@ def changed(cluster: dict[str, Any], what: str, victim: str) -> dict[str, Any]:
         more = world((victim, "small", pods("late", 3)))["pods"]
         return {**cluster, "pods": [*cluster["pods"], *more]}
     if what == "a pod must not be moved":
-        for one in cluster["pods"]:
-            if one["spec"]["nodeName"] == victim:
-                one["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+        for moved in (p for p in cluster["pods"] if p["spec"]["nodeName"] == victim):
+            moved["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
     if what == "pods came or went":
-        for claim in cluster["nodeClaims"]:
-            if claim["status"]["nodeName"] == victim:
-                claim["status"]["conditions"] = conditions(("Launched", "Initialized"))
+        for claim in (c for c in cluster["nodeClaims"] if c["status"]["nodeName"] == victim):
+            claim["status"]["conditions"] = conditions(("Launched", "Initialized"))
     if what == "the budget is used up":
         cluster["nodePools"] = [pool(budgets=[{"nodes": "0"}])]
     if what == "the homes are full":
@@ -424,12 +514,12 @@ def changed(cluster: dict[str, Any], what: str, victim: str) -> dict[str, Any]:
 def test_what_has_changed_meanwhile_does_not_stand(what: str) -> None:
     cluster = world(*HALF_EMPTY, pools=[pool(budgets=[{"nodes": "1"}])])
     decision = decide(problem(cluster))
-    ((victim,),) = (one.names for one in decision.commands)
+    ((victim,),) = (command.names for command in decision.commands)
 
-    found = confirm(problem(changed(cluster, what, victim)), decision)
+    confirmed = confirm(problem(changed(cluster, what, victim)), decision)
 
-    assert not found.commands
-    assert victim in found.rejected
+    assert not confirmed.commands
+    assert victim in confirmed.rejected
 
 
 def test_of_several_commands_those_stand_that_nothing_has_happened_to() -> None:
@@ -439,10 +529,10 @@ def test_of_several_commands_those_stand_that_nothing_has_happened_to() -> None:
     assert len(decision.commands) == 3, "each becomes a small node of its own"
     cluster["pods"] += world(("big0", "large", pods("late", 15)))["pods"]
 
-    found = confirm(problem(cluster), decision)
+    confirmed = confirm(problem(cluster), decision)
 
-    assert {name for one in found.commands for name in one.names} == {"big1", "big2"}
-    assert set(found.rejected) == {"big0"}
+    assert {name for command in confirmed.commands for name in command.names} == {"big1", "big2"}
+    assert set(confirmed.rejected) == {"big0"}
 
 
 def test_pods_are_not_sent_to_nodes_that_were_held_back() -> None:
@@ -450,9 +540,9 @@ def test_pods_are_not_sent_to_nodes_that_were_held_back() -> None:
     decision = decide(problem(cluster))
     assert decision.held_back
 
-    found = confirm(problem(cluster), decision)
+    confirmed = confirm(problem(cluster), decision)
 
-    homes = {name for one in found.commands for name in one.moves}
+    homes = {name for command in confirmed.commands for name in command.moves}
     assert homes
     assert not homes & decision.held_back
 
@@ -471,10 +561,10 @@ def drifted(*names: str, replicas: int, **more: Any) -> dict[str, Any]:
 
 
 def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template() -> None:
-    found = decided(drifted("n0", "n2", replicas=3))
+    decision = decided(drifted("n0", "n2", replicas=3))
 
-    assert [one.names for one in found.commands] == [{"n0"}, {"n2"}]
-    for command in found.commands:
+    assert [command.names for command in decision.commands] == [{"n0"}, {"n2"}]
+    for command in decision.commands:
         (heir,) = command.replacements
         assert (command.reason, heir.instance_types) == (Reason.DRIFTED, ())
 
@@ -489,7 +579,51 @@ def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template()
 def test_heirs_come_within_the_limits_of_their_pool(
     replicas: int, more: dict[str, Any], count: int, why: str
 ) -> None:
-    found = decided(drifted("n0", "n2", replicas=replicas, **more))
+    decision = decided(drifted("n0", "n2", replicas=replicas, **more))
 
-    assert len(found.commands) == count
-    assert why in found.blocked["n2"]
+    assert len(decision.commands) == count
+    assert why in decision.blocked["n2"]
+
+
+def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room() -> None:
+    cluster = world(("old", "small", pods("old", 1)), pools=[pool(consolidateAfter="Never")])
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+    asked = problem(cluster)
+    (virtual,) = load(
+        {**cluster, "pods": [*cluster["pods"], pod("buffer", cpu=1400, memory=256)]}
+    ).pods
+    metadata = msgspec.structs.replace(
+        virtual.metadata, annotations={"karpenter.sh/capacity-buffer-fake-pod": "true"}
+    )
+    virtual = msgspec.structs.replace(virtual, metadata=metadata)
+
+    (command,) = decide(replace(asked, pending=(virtual,))).commands
+
+    assert command.names == {"old"}
+    (heir,) = command.replacements
+    assert set(heir.pods) == {virtual.key, "default/old-0"}
+
+
+def test_a_drifted_node_that_a_pod_waits_to_come_to_stays_for_now() -> None:
+    cluster = world(("old", "small", pods("old", 1)), pools=[pool(consolidateAfter="Never")])
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+    cluster["pods"].append(pod("waits", cpu=1400, memory=256))
+    decision = decided(cluster)
+
+    assert not decision.commands
+    assert "pods that wait" in decision.blocked["old"]
+
+
+def test_after_a_replacement_that_came_to_nothing_its_pool_waits_a_moment() -> None:
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 4)) for n in range(2)]
+    cluster = world(*nodes, pools=[pool(consolidateAfter="Never")])
+    for claim in cluster["nodeClaims"]:
+        claim["status"]["conditions"] += conditions(("Drifted",))
+    asked = problem(cluster)
+    assert decide(asked).commands
+
+    decision = decide(replace(asked, resting=frozenset({"n0"})))
+
+    assert not decision.commands
+    assert "came to nothing" in decision.blocked["n1"]
+    assert "n1" in decision.held_back

@@ -39,8 +39,8 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
     """Have the cluster in AWS, and nothing else that the program asks for."""
-    found = Entries()
+    made = Entries()
     monkeypatch.setattr(
-        ClusterLocation, "client", lambda location, service: found.client(location, service)
+        ClusterLocation, "client", lambda location, service: made.client(location, service)
     )
-    return found
+    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.options import SETTINGS, Options, to_environment
@@ -77,6 +77,7 @@ def test_a_broken_setting_is_refused_by_its_key_with_its_value_and_what_is_allow
     variable=st.sampled_from(sorted(setting.variable for setting in SETTINGS)),
     value=leaves,
 )
+@example(variable="CLUSTER_NAME", value="")
 def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
     variable: str, value: object
 ) -> None:

@@ -35,12 +35,12 @@ class Eks:
         return identity
 
     def list_pod_identity_associations(self, **asked: str) -> dict[str, Any]:
-        found = [
+        associations = [
             {"associationId": each["associationId"]}
             for each in self.associations.values()
             if all(each[key] == asked[key] for key in ("namespace", "serviceAccount"))
         ]
-        return {"associations": found}
+        return {"associations": associations}
 
     def describe_pod_identity_association(self, **asked: str) -> dict[str, Any]:
         return {"association": self.associations[asked["associationId"]]}

@@ -18,9 +18,9 @@ IMAGE = "ami-12c6146b"
 
 def tags(cluster: str, by: str = STACK) -> list[dict[str, str]]:
     """Karpenter's tags, as Karpenter and EKS Auto Mode set them too; `by` is ours."""
-    found = {"eks:eks-cluster-name": cluster, "karpenter.sh/nodepool": "a"}
-    found |= {"joiner.dev/installation": by} if by else {}
-    return [{"Key": key, "Value": value} for key, value in found.items()]
+    pairs = {"eks:eks-cluster-name": cluster, "karpenter.sh/nodepool": "a"}
+    pairs |= {"joiner.dev/installation": by} if by else {}
+    return [{"Key": key, "Value": value} for key, value in pairs.items()]
 
 
 def specification(kind: str, cluster: str, by: str = STACK) -> list[dict[str, Any]]:
@@ -81,19 +81,19 @@ def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
     profile("joiner_2", f"/karpenter/{REGION}/joiner/uid/", by="")
     ours, others = (Leftovers(ClusterLocation(name, REGION), STACK) for name in ("joiner", "other"))
 
-    found = ours.found()
-    assert {kind: len(identities) for kind, identities in found.items()} == {
+    remains = ours.remains()
+    assert {kind: len(identities) for kind, identities in remains.items()} == {
         "volumes": 1,
         "network interfaces": 1,
         "launch templates": 1,
         "instance profiles": 1,
     }
 
-    ours.remove(found)
-    ours.remove(found)  # what has gone meanwhile is fine
+    ours.remove(remains)
+    ours.remove(remains)  # what has gone meanwhile is fine
 
-    assert ours.found() == {}
-    assert len(others.found()) == 4
+    assert ours.remains() == {}
+    assert len(others.remains()) == 4
     profiles = boto3.client("iam").list_instance_profiles()["InstanceProfiles"]
     assert {p["InstanceProfileName"] for p in profiles} == {"other_1", "joiner_2", "by-hand"}
 

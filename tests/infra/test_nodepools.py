@@ -83,9 +83,9 @@ def test_every_file_of_a_folder_is_read_in_one_order(tmp_path: Path) -> None:
     (tmp_path / "team" / "a.yml").write_text(f"{CLASS}---\n---{POOL.replace('web', 'api')}")
     (tmp_path / "README.md").write_text("no YAML")
 
-    found = [(w["kind"], w["metadata"]["name"]) for w in manifests_in(tmp_path)]
+    order = [(w["kind"], w["metadata"]["name"]) for w in manifests_in(tmp_path)]
 
-    assert found == [("NodePool", "web"), ("EC2NodeClass", "web"), ("NodePool", "api")]
+    assert order == [("NodePool", "web"), ("EC2NodeClass", "web"), ("NodePool", "api")]
 
 
 @pytest.mark.parametrize(

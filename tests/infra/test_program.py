@@ -63,8 +63,8 @@ class Made:
         return {name: inputs for token, name, inputs in self.resources if token == kind}
 
     def one(self, kind: str) -> dict[str, Any]:
-        (found,) = self.of(kind).values()
-        return found
+        (inputs,) = self.of(kind).values()
+        return inputs
 
 
 class Region(pulumi_mocks.Mocks):
@@ -249,9 +249,9 @@ def tagged(made: Made) -> set[tuple[str, str, str]]:
 
 
 def test_the_clusters_subnets_and_security_group_are_tagged_for_discovery() -> None:
-    found = tagged(run())
+    pairs = tagged(run())
 
-    assert found == {
+    assert pairs == {
         (identity, key, value)
         for identity in ("subnet-1", "subnet-2", "sg-1")
         for key, value in (("karpenter.sh/discovery", "joiner"), (MARKER, STACK))
@@ -259,10 +259,10 @@ def test_the_clusters_subnets_and_security_group_are_tagged_for_discovery() -> N
 
 
 def test_or_those_that_are_named_and_with_the_clusters_tag_where_asked() -> None:
-    found = tagged(run(subnetIds='["subnet-9"]', securityGroupIds='["sg-9"]', clusterTags="true"))
+    pairs = tagged(run(subnetIds='["subnet-9"]', securityGroupIds='["sg-9"]', clusterTags="true"))
 
-    assert ("subnet-9", "kubernetes.io/cluster/joiner", "shared") in found
-    assert {identity for identity, _, _ in found} == {"subnet-9", "sg-9"}
+    assert ("subnet-9", "kubernetes.io/cluster/joiner", "shared") in pairs
+    assert {identity for identity, _, _ in pairs} == {"subnet-9", "sg-9"}
     assert not tagged(run(discoveryTags="false"))
 
 
@@ -301,6 +301,7 @@ def test_every_kind_is_installed() -> None:
         "nodeoverlays.karpenter.sh",
         "ec2nodeclasses.karpenter.k8s.aws",
         "capacitybuffers.autoscaling.x-k8s.io",
+        "disruptions.joiner.dev",
     }
 
 
@@ -345,7 +346,7 @@ def test_the_controller_is_told_its_settings() -> None:
 def readable() -> set[tuple[str, str]]:
     return {
         (rule["apiGroups"][0], resource)
-        for rule in deployment.cluster_rules()
+        for rule in deployment.cluster_rules(Options(cluster_name="joiner"))
         for resource in rule["resources"]
         if {"get", "list", "watch"} <= set(rule["verbs"])
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.leftovers import Found
+from infra.leftovers import Remains
 from infra.teardown import (
     STACK_ANNOTATION,
     Draining,
@@ -65,7 +65,7 @@ class FakeClock:
 
 @dataclass
 class FakeCloud:
-    left: Found = field(default_factory=dict)
+    left: Remains = field(default_factory=dict)
     lasting: bool = False
     terminated: list[str] = field(default_factory=list)
 
@@ -77,10 +77,10 @@ class FakeCloud:
         if not self.lasting:
             self.left.pop("instances", None)
 
-    def found(self) -> Found:
+    def remains(self) -> Remains:
         return dict(self.left)
 
-    def remove(self, found: Found) -> None:
+    def remove(self, remains: Remains) -> None:
         if not self.lasting:
             self.left.clear()
 
@@ -94,9 +94,9 @@ class FakeCluster:
     """None where there is no Deployment."""
 
     def list(self, path: str, **query: str) -> list[Wire]:
-        found = list(self.objects.get(path, []))
+        objects = list(self.objects.get(path, []))
         selector = query.get("labelSelector")
-        return [o for o in found if not selector or selector in o["metadata"].get("labels", {})]
+        return [o for o in objects if not selector or selector in o["metadata"].get("labels", {})]
 
     def get(self, path: str) -> Wire | None:
         assert path == DEPLOYMENT
@@ -135,7 +135,7 @@ class FakeCluster:
 
 
 @dataclass
-class World:
+class TeardownScenario:
     """A cluster of two nodes; `controller` is what happens while time passes."""
 
     cluster: FakeCluster
@@ -159,7 +159,7 @@ class World:
         return {path: wires for path, wires in self.cluster.objects.items() if wires}
 
 
-def world(*pools: Wire, with_controller: bool = True) -> World:
+def make_scenario(*pools: Wire, with_controller: bool = True) -> TeardownScenario:
     held = {"finalizers": ["karpenter.sh/termination"]}
     cluster = FakeCluster(
         {
@@ -169,7 +169,7 @@ def world(*pools: Wire, with_controller: bool = True) -> World:
             CLASSES: [named("default", finalizers=["karpenter.k8s.aws/termination"])],
         }
     )
-    made = World(cluster)
+    made = TeardownScenario(cluster)
 
     def controller(now: float) -> None:
         if now >= 30 and with_controller:
@@ -187,137 +187,139 @@ def world(*pools: Wire, with_controller: bool = True) -> World:
 
 
 def test_the_controller_drains_every_node_before_it_goes() -> None:
-    here = world(pool("default"))
+    scenario = make_scenario(pool("default"))
 
-    here.drain()
+    scenario.drain()
 
-    assert here.left == {}
-    assert here.cloud.instances() == []
-    assert here.said[0] == "deleting NodePool default of organization/joiner/dev"
-    assert here.said[1] == "draining: 2 nodes, 2 NodeClaims, 2 instances to go"
-    assert here.said[-1] == "every node is gone"
-    assert not any("by their tags" in line for line in here.said)
+    assert scenario.left == {}
+    assert scenario.cloud.instances() == []
+    assert scenario.said[0] == "deleting NodePool default of organization/joiner/dev"
+    assert scenario.said[1] == "draining: 2 nodes, 2 NodeClaims, 2 instances to go"
+    assert scenario.said[-1] == "every node is gone"
+    assert not any("by their tags" in line for line in scenario.said)
 
 
 def test_progress_is_said_even_when_nothing_moves() -> None:
-    here = world(pool("default"))
+    scenario = make_scenario(pool("default"))
 
-    here.drain()
+    scenario.drain()
 
-    assert len([line for line in here.said if line.startswith("draining: 2 nodes")]) >= 2
+    assert len([line for line in scenario.said if line.startswith("draining: 2 nodes")]) >= 2
 
 
 def test_pools_that_no_stack_owns_are_named_and_nothing_is_touched() -> None:
-    here = world(pool("default"), pool("by-hand", owned=False))
+    scenario = make_scenario(pool("default"), pool("by-hand", owned=False))
 
     with pytest.raises(ForeignNodePoolsError, match="by-hand"):
-        here.drain()
+        scenario.drain()
 
-    assert len(here.cluster.objects[POOLS]) == 2
-    assert all("deletionTimestamp" not in c["metadata"] for c in here.cluster.objects[CLAIMS])
+    assert len(scenario.cluster.objects[POOLS]) == 2
+    assert all("deletionTimestamp" not in c["metadata"] for c in scenario.cluster.objects[CLAIMS])
 
 
 def test_pools_that_no_stack_owns_go_too_where_that_is_allowed() -> None:
-    here = world(pool("by-hand", owned=False))
+    scenario = make_scenario(pool("by-hand", owned=False))
 
-    here.drain(delete_foreign=True)
+    scenario.drain(delete_foreign=True)
 
-    assert here.left == {}
-    assert here.said[0] == "deleting NodePool by-hand of nobody"
+    assert scenario.left == {}
+    assert scenario.said[0] == "deleting NodePool by-hand of nobody"
 
 
 def test_claims_without_a_pool_go_as_well() -> None:
-    here = world()
+    scenario = make_scenario()
 
-    here.drain()
+    scenario.drain()
 
-    assert here.left == {}
+    assert scenario.left == {}
 
 
 @pytest.mark.parametrize("with_controller", [True, False])
 def test_what_eks_auto_mode_runs_beside_ours_is_left_alone(with_controller: bool) -> None:
-    here = world(pool("default"), with_controller=with_controller)
+    scenario = make_scenario(pool("default"), with_controller=with_controller)
     theirs = {
         POOLS: pool("system", owned=False, reference=AUTO_MODE),
         CLAIMS: claim("system-x", reference=AUTO_MODE, instance="i-theirs"),
         NODES: named("i-theirs", labels={"karpenter.sh/nodepool": "system"}),
     }
     for path, wire in theirs.items():
-        here.cluster.objects[path].append(wire)
+        scenario.cluster.objects[path].append(wire)
 
-    here.drain(delete_foreign=True, timeout_seconds=60)
+    scenario.drain(delete_foreign=True, timeout_seconds=60)
 
-    assert here.left == {path: [wire] for path, wire in theirs.items()}
+    assert scenario.left == {path: [wire] for path, wire in theirs.items()}
     assert all("deletionTimestamp" not in wire["metadata"] for wire in theirs.values())
-    assert "i-theirs" not in here.cloud.terminated
+    assert "i-theirs" not in scenario.cloud.terminated
 
 
 def test_an_instance_that_only_a_claim_knows_ends_with_its_claim() -> None:
-    here = world(pool("default"), with_controller=False)
-    here.cluster.objects[CLAIMS].append(claim("adopted", instance="i-adopted"))
+    scenario = make_scenario(pool("default"), with_controller=False)
+    scenario.cluster.objects[CLAIMS].append(claim("adopted", instance="i-adopted"))
 
-    here.drain(timeout_seconds=60)
+    scenario.drain(timeout_seconds=60)
 
-    assert here.cloud.terminated == ["i-1", "i-2", "i-adopted"]
-    assert here.left == {}
+    assert scenario.cloud.terminated == ["i-1", "i-2", "i-adopted"]
+    assert scenario.left == {}
 
 
 def test_a_controller_that_does_not_finish_is_given_up() -> None:
-    here = world(pool("default"), with_controller=False)
+    scenario = make_scenario(pool("default"), with_controller=False)
 
-    here.drain(timeout_seconds=120)
+    scenario.drain(timeout_seconds=120)
 
-    assert here.left == {}
-    assert here.cloud.instances() == []
+    assert scenario.left == {}
+    assert scenario.cloud.instances() == []
     assert (
         "nodes are not drained after 120 s: terminating 2 instances by their tags and claims"
-        in here.said
+        in scenario.said
     )
 
 
 def test_a_controller_that_is_gone_is_not_waited_for() -> None:
-    here = world(pool("default"), with_controller=False)
-    here.cluster.ready_replicas = None
+    scenario = make_scenario(pool("default"), with_controller=False)
+    scenario.cluster.ready_replicas = None
 
-    here.drain(timeout_seconds=3600)
+    scenario.drain(timeout_seconds=3600)
 
-    assert here.left == {}
-    assert here.clock.now == 0
-    assert "the controller is gone: terminating 2 instances by their tags and claims" in here.said
+    assert scenario.left == {}
+    assert scenario.clock.now == 0
+    assert (
+        "the controller is gone: terminating 2 instances by their tags and claims" in scenario.said
+    )
 
 
 def test_controllers_that_never_get_ready_are_given_up() -> None:
-    here = world(pool("default"), with_controller=False)
-    here.cluster.ready_replicas = 0
+    scenario = make_scenario(pool("default"), with_controller=False)
+    scenario.cluster.ready_replicas = 0
 
-    here.drain(timeout_seconds=3600)
+    scenario.drain(timeout_seconds=3600)
 
-    assert here.left == {}
-    assert here.clock.now < 120
-    assert any(line.startswith("no controller has been ready for") for line in here.said)
+    assert scenario.left == {}
+    assert scenario.clock.now < 120
+    assert any(line.startswith("no controller has been ready for") for line in scenario.said)
 
 
 def test_a_controller_that_is_replaced_meanwhile_is_waited_for() -> None:
-    here = world(pool("default"))
-    controller = here.clock.passed
+    scenario = make_scenario(pool("default"))
+    controller = scenario.clock.passed
 
     def rolling(now: float) -> None:
-        here.cluster.ready_replicas = 0 if now < 20 else 1
+        scenario.cluster.ready_replicas = 0 if now < 20 else 1
         controller(now)
 
-    here.clock.passed = rolling
-    here.drain()
+    scenario.clock.passed = rolling
+    scenario.drain()
 
-    assert here.said[-1] == "every node is gone"
+    assert scenario.said[-1] == "every node is gone"
 
 
 def test_an_empty_cluster_is_drained_at_once() -> None:
-    here = World(FakeCluster({}), FakeCloud())
+    scenario = TeardownScenario(FakeCluster({}), FakeCloud())
 
-    here.drain()
+    scenario.drain()
 
-    assert here.said == ["every node is gone"]
-    assert here.clock.now == 0
+    assert scenario.said == ["every node is gone"]
+    assert scenario.clock.now == 0
 
 
 def test_nothing_left_is_proven_by_a_look_that_finds_nothing() -> None:

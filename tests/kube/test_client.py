@@ -48,8 +48,8 @@ async def create_pod(api: Client, namespace: str, name: str, **spec: Any) -> str
 async def first(changes: AsyncIterator[Change[Any]], type_: str, name: str = "") -> Any:
     async with asyncio.timeout(120):
         async for change in changes:
-            found = change.object.metadata.name if change.object else ""
-            if change.type == type_ and name in ("", found):
+            changed = change.object.metadata.name if change.object else ""
+            if change.type == type_ and name in ("", changed):
                 return change.object
     raise AssertionError("a watch never ends")
 
@@ -113,18 +113,18 @@ async def test_a_list_is_complete_however_many_pages_it_has(api: Client, namespa
     await asyncio.gather(
         *(api.create(kinds.LEASE, {"metadata": {"name": name}}, namespace) for name in names)
     )
-    found = await api.list(kinds.LEASE, namespace=namespace)
-    assert [lease.metadata.name for lease in found] == names
+    leases = await api.list(kinds.LEASE, namespace=namespace)
+    assert [lease.metadata.name for lease in leases] == names
 
 
 async def test_lists_can_be_narrowed(api: Client, namespace: str) -> None:
     for name, app in (("a", "web"), ("b", "db")):
         body = {"metadata": {"name": name, "labels": {"app": app}}}
         await api.create(kinds.LEASE, body, namespace)
-    found = await api.list(kinds.LEASE, namespace=namespace, label_selector="app=db")
-    assert [lease.metadata.name for lease in found] == ["b"]
-    found = await api.list(kinds.LEASE, namespace=namespace, field_selector="metadata.name=a")
-    assert [lease.metadata.name for lease in found] == ["a"]
+    leases = await api.list(kinds.LEASE, namespace=namespace, label_selector="app=db")
+    assert [lease.metadata.name for lease in leases] == ["b"]
+    leases = await api.list(kinds.LEASE, namespace=namespace, field_selector="metadata.name=a")
+    assert [lease.metadata.name for lease in leases] == ["a"]
 
 
 async def test_a_watch_lists_and_then_tells_every_change(api: Client, namespace: str) -> None:

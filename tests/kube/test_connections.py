@@ -304,6 +304,6 @@ async def test_crowds_that_hang_leave_connections_for_everything_else(
     await api.create(kinds.NODE, {"metadata": {"name": "claim"}})
 
     assert len(script.asked) == client_module.BACKGROUND_CONNECTIONS + 1
-    for one in crowd:
-        one.cancel()
+    for task in crowd:
+        task.cancel()
     await asyncio.gather(*crowd, return_exceptions=True)

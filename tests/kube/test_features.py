@@ -15,11 +15,13 @@ from controller.kube.client import Client
 from controller.manager.watches import followed
 from controller.options import FeatureGates, Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
+from controller.reconcilers.newnodes.trials import Trials
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.scheduling.buffers import Fill
 from controller.state.cluster import Cluster
+from controller.state.registrations import Registrations
 from controller.telemetry.metrics import Metrics
 from tests.reconcilers.world import make_class
 
@@ -68,11 +70,13 @@ async def test_overlays_get_their_conditions(api: Client) -> None:
 
     await Evaluation(api, FakeCloud(), cluster, now).reconcile(ALL)
 
-    found = {
-        one.metadata.name: conditions.find(one.status.conditions, "ValidationSucceeded")
-        for one in await api.list(kinds.NODE_OVERLAY)
+    ready = {
+        overlay.metadata.name: conditions.find(overlay.status.conditions, "ValidationSucceeded")
+        for overlay in await api.list(kinds.NODE_OVERLAY)
     }
-    assert {name: one.reason for name, one in found.items() if one is not None} == {
+    assert {
+        name: condition.reason for name, condition in ready.items() if condition is not None
+    } == {
         "two": "ValidationSucceeded",
         "one": "Conflict",
     }
@@ -131,7 +135,9 @@ async def test_a_static_pool_gets_claims_that_the_schema_takes(api: Client) -> N
     await api.patch(kinds.NODE_POOL, "fixed", status, subresource="status")
     cluster = await mirror(api)
 
-    await Replication(api, cluster, Metrics(), now).reconcile("fixed")
+    await Replication(
+        api, cluster, Metrics(), now, Trials(cluster, now, Registrations())
+    ).reconcile("fixed")
 
     claims = [
         claim

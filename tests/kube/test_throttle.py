@@ -94,8 +94,8 @@ def test_who_gives_up_takes_no_token(crowd: Crowd) -> None:
         await asyncio.gather(*crowd.asking("first", Priority.WORK, BURST))
         waiting = crowd.asking("waiting", Priority.WORK, 50)
         await asyncio.sleep(0)
-        for one in waiting:
-            one.cancel()
+        for task in waiting:
+            task.cancel()
         await crowd.ask("last", Priority.WORK)
 
     told(story)

@@ -31,7 +31,7 @@ if __name__ == "__main__":
     logs.configure(options.log_level)
     replica = Replica(
         options,
-        access.found(os.environ),
+        access.from_environment(os.environ),
         lambda options, dns: RunningFakeCloud(idle=lambda: asyncio.sleep(1)),
         environ=os.environ,
     )

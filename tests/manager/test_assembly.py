@@ -23,10 +23,10 @@ from controller.apis.pods import PodTemplateSpec
 from controller.apis.taints import Requirement
 from controller.apis.workloads import (
     Deployment,
+    DeploymentSpec,
     PodTemplate,
     ReplicaSet,
     Scalable,
-    ScalableSpec,
     StatefulSet,
 )
 from controller.options import FeatureGates
@@ -188,8 +188,8 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeCo
     world.api.seed(NodeOverlay(metadata=ObjectMeta(name="cheap", generation=1), spec=spec))
     async with asyncio.timeout(20):
         async for overlay in world.api.watch(kinds.NODE_OVERLAY):
-            found = overlay.object.status.conditions if overlay.object is not None else []
-            if conditions.is_true(found, "Ready"):
+            held = overlay.object.status.conditions if overlay.object is not None else []
+            if conditions.is_true(held, "Ready"):
                 break
     world.api.seed(make_waiting_pod("web"))
 
@@ -202,7 +202,7 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeCo
 
 BUFFERED = ObjectMeta(name="web", namespace="team", generation=1)
 BLUEPRINT = PodTemplateSpec(spec=make_waiting_pod("blueprint").spec)
-SCALED = ScalableSpec(replicas=4, template=BLUEPRINT)
+SCALED = DeploymentSpec(replicas=4, template=BLUEPRINT)
 
 
 @pytest.mark.parametrize("world", [FeatureGates(capacity_buffer=True)], indirect=True)

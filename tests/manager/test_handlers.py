@@ -79,7 +79,7 @@ async def server() -> AsyncIterator[Access]:
 
 
 @dataclass
-class Life:
+class FakeReplica:
     """Notes what happens to it; ends by itself with `failure` when `fail` is set."""
 
     is_listed: bool = True
@@ -125,54 +125,54 @@ class Life:
 async def test_it_starts_is_told_in_its_own_loop_and_has_ended_when_a_signal_ended_the_frame(
     server: Access, number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life = Life()
-    operating = asyncio.create_task(life.operate(server))
-    await life.told.wait()
+    replica = FakeReplica()
+    operating = asyncio.create_task(replica.operate(server))
+    await replica.told.wait()
     os.kill(os.getpid(), number)
     await operating
-    assert life.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
+    assert replica.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []
 
 
 async def test_a_second_signal_while_it_stops_changes_nothing(
     server: Access, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life = Life()
-    operating = asyncio.create_task(life.operate(server))
-    await life.told.wait()
-    life.at_the_end = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    replica = FakeReplica()
+    operating = asyncio.create_task(replica.operate(server))
+    await replica.told.wait()
+    replica.at_the_end = lambda: os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     await operating
-    assert life.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
+    assert replica.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []
 
 
 async def test_a_signal_before_the_custom_resources_are_served_ends_it_as_well(
     server: Access,
 ) -> None:
-    life = Life(is_listed=False)
-    operating = asyncio.create_task(life.operate(server))
-    await life.began.wait()
+    replica = FakeReplica(is_listed=False)
+    operating = asyncio.create_task(replica.operate(server))
+    await replica.began.wait()
     os.kill(os.getpid(), signal.SIGTERM)
     await operating
-    assert life.story == ["began", "ended", "returned"]
+    assert replica.story == ["began", "ended", "returned"]
 
 
 async def test_what_fails_inside_ends_the_frame_and_is_raised_by_it(server: Access) -> None:
-    life = Life(failure=RuntimeError("the lease was lost"))
+    replica = FakeReplica(failure=RuntimeError("the lease was lost"))
     with pytest.raises(RuntimeError, match="the lease was lost"):
-        await life.operate(server)
-    assert life.story == ["began", "MODIFIED NodePool default", "ended"]
+        await replica.operate(server)
+    assert replica.story == ["began", "MODIFIED NodePool default", "ended"]
 
 
 async def test_whoever_calls_the_frame_off_finds_all_ended(server: Access) -> None:
-    life = Life()
-    operating = asyncio.create_task(life.operate(server))
-    await life.told.wait()
+    replica = FakeReplica()
+    operating = asyncio.create_task(replica.operate(server))
+    await replica.told.wait()
     operating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await operating
-    assert life.story[-1] == "ended"
+    assert replica.story[-1] == "ended"
 
 
 async def test_kopfs_own_probe_is_silent_until_the_start_is_over_and_has_one_path(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -294,3 +295,23 @@ class Slow:
 )
 def test_more_cpu_makes_more_workers(thousandths: int, workers: int) -> None:
     assert Workers(10, 1000).with_cpu(thousandths) == workers
+
+
+async def test_a_nudge_wakes_one_worker_however_many_wait(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reconciler = Scripted()
+    async with running(reconciler, metrics, workers=500) as loop:
+        await asyncio.sleep(0)
+        steps: list[object] = []
+        running_loop = asyncio.get_running_loop()
+        call_soon = running_loop.call_soon
+
+        def counted(callback: Any, *args: Any, **options: Any) -> asyncio.Handle:
+            steps.append(callback)
+            return call_soon(callback, *args, **options)
+
+        monkeypatch.setattr(running_loop, "call_soon", counted)
+        loop.nudge("a")
+        await reconciler.until(1)
+        assert len(steps) < 50

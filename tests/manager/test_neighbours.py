@@ -119,10 +119,10 @@ async def neighbours(world: WholeController) -> None:
 
 def theirs(world: WholeController) -> dict[str, Any]:
     return {
-        f"{kind.plural}/{one.metadata.name}": to_wire(one)
+        f"{kind.plural}/{held.metadata.name}": to_wire(held)
         for kind in KINDS
-        for one in world.api.objects(kind)
-        if labels.EC2NODECLASS not in one.metadata.labels and one.metadata.name != "default"
+        for held in world.api.objects(kind)
+        if labels.EC2NODECLASS not in held.metadata.labels and held.metadata.name != "default"
     }
 
 

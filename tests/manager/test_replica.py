@@ -78,8 +78,8 @@ class Process:
 
     async def metric(self, name: str) -> float | None:
         _, page = await self._get(self._metrics_port, "/metrics")
-        found = [line for line in page.splitlines() if line.startswith(name)]
-        return float(found[0].rpartition(" ")[2]) if found else None
+        lines = [line for line in page.splitlines() if line.startswith(name)]
+        return float(lines[0].rpartition(" ")[2]) if lines else None
 
     async def leads(self) -> bool:
         return await self.metric("leader_election_master_status") == 1
@@ -131,9 +131,9 @@ async def kubeconfig(cluster: Cluster, kube: KubeClient, tmp_path: Path) -> Path
         return {**named, "roleRef": role, "subjects": [subject]}
 
     await ensure(kube, accounts, named)
-    await ensure(kube, f"{roles}/clusterroles", {**named, "rules": cluster_rules()})
-    await ensure(kube, f"{roles}/clusterrolebindings", binding("ClusterRole"))
     options = Options(cluster_name="joiner")
+    await ensure(kube, f"{roles}/clusterroles", {**named, "rules": cluster_rules(options)})
+    await ensure(kube, f"{roles}/clusterrolebindings", binding("ClusterRole"))
     await ensure(kube, f"{system}/roles", {**named, "rules": namespace_rules(options)})
     await ensure(kube, f"{system}/rolebindings", binding("Role"))
     granted = await kube.create(f"{accounts}/karpenter/token", {"spec": {}})

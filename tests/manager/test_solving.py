@@ -22,7 +22,8 @@ from controller.disruption import methods
 from controller.disruption.commands import Reason
 from controller.disruption.problem import UNCALM, DisruptionProblem
 from controller.manager import solving
-from controller.manager.solving import Solver, SolverError, TimedJudge, TimedSolve
+from controller.manager.offers import OfferWriter
+from controller.manager.solving import SolverError, SolverProcess, TimedJudge, TimedSolve
 from controller.offline.world import load
 from controller.scheduling.catalog import offerings
 from controller.scheduling.results import Results
@@ -37,8 +38,8 @@ from tests.testbed.eventually import eventually
 
 
 @pytest.fixture
-def solver() -> Iterator[Solver]:
-    solver = Solver()
+def solver() -> Iterator[SolverProcess]:
+    solver = SolverProcess()
     yield solver
     solver.stop()
 
@@ -51,7 +52,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-async def test_the_answer_comes_from_another_process(solver: Solver) -> None:
+async def test_the_answer_comes_from_another_process(solver: SolverProcess) -> None:
     pid = await solver.solve(os.getpid)
     assert pid != os.getpid()
     assert await solver.solve(os.getpid) == pid
@@ -64,7 +65,9 @@ def until_opened(place: Path) -> str:
     return "through"
 
 
-async def test_the_loop_goes_on_while_something_is_solved(solver: Solver, tmp_path: Path) -> None:
+async def test_the_loop_goes_on_while_something_is_solved(
+    solver: SolverProcess, tmp_path: Path
+) -> None:
     solving = asyncio.create_task(solver.solve(until_opened, tmp_path))
 
     async def begun() -> bool:
@@ -75,7 +78,7 @@ async def test_the_loop_goes_on_while_something_is_solved(solver: Solver, tmp_pa
     assert await solving == "through"
 
 
-async def test_the_engine_answers_from_there_as_it_would_here(solver: Solver) -> None:
+async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProcess) -> None:
     pod = make_waiting_pod("web")
     pool = make_pool()
     types = {pool.metadata.name: (make_instance_type("m5.large"),)}
@@ -145,27 +148,27 @@ def test_what_can_be_bought_is_read_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def solve(world: Snapshot, *pods: Pod) -> Results:
     """Ask as the solver's process is asked."""
-    offer = msgspec.msgpack.encode(world.instance_types)
+    offer = OfferWriter().written(world.instance_types)
     rest = dataclasses.replace(world, instance_types={})
     question = msgspec.msgpack.encode((pods, rest))
     return solving.schedule(question, offer, Settings(), 30.0)
 
 
 async def test_a_failure_says_what_it_was_and_the_next_question_is_answered(
-    solver: Solver,
+    solver: SolverProcess,
 ) -> None:
     with pytest.raises(SolverError, match="ValueError"):
         await solver.solve(int, "no number")
     assert await solver.solve(int, "7") == 7
 
 
-async def test_a_solver_that_died_is_replaced(solver: Solver) -> None:
+async def test_a_solver_that_died_is_replaced(solver: SolverProcess) -> None:
     with pytest.raises(SolverError):
         await solver.solve(os._exit, 1)
     assert await solver.solve(int, "7") == 7
 
 
-async def test_an_answer_nobody_waits_for_ends_the_process(solver: Solver) -> None:
+async def test_an_answer_nobody_waits_for_ends_the_process(solver: SolverProcess) -> None:
     pid = await solver.solve(os.getpid)
     solving = asyncio.create_task(solver.solve(time.sleep, 600))
     await asyncio.sleep(0.05)
@@ -176,7 +179,7 @@ async def test_an_answer_nobody_waits_for_ends_the_process(solver: Solver) -> No
 
 
 async def test_a_question_that_is_never_answered_ends_the_process_and_the_next_is_answered(
-    solver: Solver,
+    solver: SolverProcess,
 ) -> None:
     pid = await solver.solve(os.getpid)
     with pytest.raises(SolverError, match="no answer"):
@@ -190,7 +193,7 @@ def never(*_: object) -> None:
 
 
 async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
-    monkeypatch: pytest.MonkeyPatch, solver: Solver
+    monkeypatch: pytest.MonkeyPatch, solver: SolverProcess
 ) -> None:
     monkeypatch.setattr(solving, "schedule", never)
     monkeypatch.setattr(solving, "OVERDUE", timedelta(seconds=0.05))
@@ -199,11 +202,11 @@ async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
         await solve([make_waiting_pod("web")], WORLDS["as it was"])
 
 
-async def test_disruption_is_decided_there_as_it_would_be_here(solver: Solver) -> None:
+async def test_disruption_is_decided_there_as_it_would_be_here(solver: SolverProcess) -> None:
     cluster = load(underused(30, 1))
     problem = DisruptionProblem(
         snapshot=cluster.snapshot,
-        node_pools={one.metadata.name: one for one in cluster.node_pools},
+        node_pools={pool.metadata.name: pool for pool in cluster.node_pools},
         now=datetime(2026, 11, 1, tzinfo=UTC),
         pending=cluster.pods,
     )
@@ -220,7 +223,7 @@ async def test_disruption_is_decided_there_as_it_would_be_here(solver: Solver) -
     decision = await judge.decide(problem)
 
     assert decision == expected
-    assert [one.reason for one in decision.commands] == [Reason.UNDERUTILIZED] * len(
+    assert [command.reason for command in decision.commands] == [Reason.UNDERUTILIZED] * len(
         decision.commands
     )
     assert (await judge.confirm(problem, decision)).commands == decision.commands

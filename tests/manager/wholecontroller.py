@@ -18,11 +18,12 @@ from controller.apis.pods import Pod
 from controller.apis.taints import Taint
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
-from controller.manager.assembly import Assembly, Ports
+from controller.manager.assembly import Assembly, ReconcilerPorts
 from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.observation import ObservingAssembly
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.manager.watches import Watches, followed
-from controller.options import FeatureGates, Options
+from controller.options import DisruptionMode, FeatureGates, Options
 from controller.reconcilers.clock import Clock
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
@@ -39,6 +40,9 @@ OPTIONS = Options(
     batch_idle_duration=timedelta(milliseconds=10),
     batch_max_duration=timedelta(milliseconds=100),
 )
+
+
+NO_GATES = FeatureGates()
 
 
 def clock() -> datetime:
@@ -65,13 +69,20 @@ async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
 class WholeController:
     """A whole controller on fakes, with verbs for what happens outside of it."""
 
-    def __init__(self, gates: FeatureGates, clock: Clock = clock) -> None:
-        options = dataclasses.replace(OPTIONS, feature_gates=gates)
-        self.api = FakeApiServer(clock)
+    def __init__(
+        self,
+        gates: FeatureGates = NO_GATES,
+        clock: Clock = clock,
+        *,
+        mode: DisruptionMode = "act",
+        api: FakeApiServer | None = None,
+    ) -> None:
+        options = dataclasses.replace(OPTIONS, feature_gates=gates, disruption_mode=mode)
+        self.api = api or FakeApiServer(clock)
         self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
         self.metrics = Metrics()
         self.cluster = Cluster(followed(options))
-        ports = Ports(
+        ports = ReconcilerPorts(
             api=self.api,
             cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics, Market()), self.cluster),
             cluster=self.cluster,
@@ -82,7 +93,7 @@ class WholeController:
             judge=SameProcess(),
             spreads=DefaultSpreads((), self.cluster),
         )
-        self.assembly = Assembly(ports, options)
+        self.assembly = (ObservingAssembly if mode == "observe" else Assembly)(ports, options)
         self.cluster.subscribe(self.assembly.notify)
         self.watches = Watches(self.api, self.cluster)
 

@@ -61,15 +61,15 @@ def places(world: World) -> dict[str, list[Path]]:
 
     A field that is not there is a place as well.
     """
-    found: dict[str, list[Path]] = {}
+    by_place: dict[str, list[Path]] = {}
     for key, kind in {**KINDS, "instanceTypes": InstanceTypeRow}.items():
         for path, shown in _places(list[kind], world.get(key, []), (key,), key):  # type: ignore[valid-type]
-            found.setdefault(shown, []).append(path)
+            by_place.setdefault(shown, []).append(path)
     for path, shown in _places(
         dict[str, Any], world.get("settings", {}), ("settings",), "settings"
     ):
-        found.setdefault(shown, []).append(path)
-    return found
+        by_place.setdefault(shown, []).append(path)
+    return by_place
 
 
 def _places(kind: Any, value: Any, path: Path, shown: str) -> Iterator[tuple[Path, str]]:
@@ -77,11 +77,11 @@ def _places(kind: Any, value: Any, path: Path, shown: str) -> Iterator[tuple[Pat
     kind = _without_none(kind)
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin is list and isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _places(inside[0], one, (*path, index), f"{shown}[]")
+        for index, inner in enumerate(value):
+            yield from _places(inside[0], inner, (*path, index), f"{shown}[]")
     elif origin is dict and isinstance(value, dict):
-        for key, one in value.items():
-            yield from _places(inside[1], one, (*path, key), f"{shown}.*")
+        for key, inner in value.items():
+            yield from _places(inside[1], inner, (*path, key), f"{shown}.*")
     elif isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
         for field in msgspec.structs.fields(kind):
             name = field.encode_name
@@ -90,17 +90,19 @@ def _places(kind: Any, value: Any, path: Path, shown: str) -> Iterator[tuple[Pat
 
 def _without_none(kind: Any) -> Any:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        left = [one for one in typing.get_args(kind) if one is not type(None)]
+        left = [
+            alternative for alternative in typing.get_args(kind) if alternative is not type(None)
+        ]
         return left[0] if len(left) == 1 else kind
     return kind
 
 
 def broken(world: World, path: Path, value: Any) -> World:
     """Return a copy of the world with another value in one place."""
-    found = copy.deepcopy(world)
+    copied = copy.deepcopy(world)
     *way, last_step = path
     last: Any = last_step
-    inner: Any = found
+    inner: Any = copied
     for step in way:
         inner = inner.setdefault(step, {}) if isinstance(inner, dict) else inner[step]
     if value is not GONE:
@@ -109,15 +111,15 @@ def broken(world: World, path: Path, value: Any) -> World:
         inner.remove(inner[last])
     else:
         inner.pop(last, None)
-    return found
+    return copied
 
 
 def base_worlds() -> Sequence[World]:
     """Return good worlds that have between them every kind of object."""
     seeds = (*range(34), *range(generated.RARE_FROM, generated.RARE_FROM + 7))
-    found = [*(_small(generated.world(seed)) for seed in seeds), everything()]
+    worlds = [*(_small(generated.world(seed)) for seed in seeds), everything()]
     # Written out and read again, so that no two places share an object.
-    return [json.loads(json.dumps(world)) for world in found]
+    return [json.loads(json.dumps(world)) for world in worlds]
 
 
 def _small(world: World) -> World:

@@ -27,31 +27,31 @@ def file(tmp_path: Path) -> Path:
 
 def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert main(["disrupt", *argv, "--output", "json"], {}) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
 
 
 def test_one_look_ends_with_the_first_method_that_finds_something(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = asked(capsys, str(file), "--no-calm")
+    answer = asked(capsys, str(file), "--no-calm")
 
-    (command,) = found["commands"]
+    (command,) = answer["commands"]
     assert (command["reason"], command["nodes"]) == ("Empty", ["idle"])
-    assert found["costBefore"] == pytest.approx(0.6)
-    assert found["costAfter"] == pytest.approx(0.2)
+    assert answer["costBefore"] == pytest.approx(0.6)
+    assert answer["costAfter"] == pytest.approx(0.2)
 
 
 def test_until_steady_carries_out_what_it_decides(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = asked(capsys, str(file), "--no-calm", "--until-steady")
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
 
-    assert [one["reason"] for one in found["commands"]] == ["Empty", "Underutilized"]
-    assert found["commands"][1]["existingNodes"] == {"b": ["default/a-0"]}
-    assert found["costAfter"] == pytest.approx(0.1)
-    assert found["lowerBound"] <= found["costAfter"]
-    assert set(found["blocked"]) == {"b"}
+    assert [command["reason"] for command in answer["commands"]] == ["Empty", "Underutilized"]
+    assert answer["commands"][1]["existingNodes"] == {"b": ["default/a-0"]}
+    assert answer["costAfter"] == pytest.approx(0.1)
+    assert answer["lowerBound"] <= answer["costAfter"]
+    assert set(answer["blocked"]) == {"b"}
 
 
 def test_the_world_that_comes_of_it_is_written_and_is_steady(
@@ -61,8 +61,8 @@ def test_the_world_that_comes_of_it_is_written_and_is_steady(
     asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
 
     written = json.loads(after.read_text())
-    assert [one["metadata"]["name"] for one in written["nodes"]] == ["b"]
-    assert {one["spec"]["nodeName"] for one in written["pods"]} == {"b"}
+    assert [node["metadata"]["name"] for node in written["nodes"]] == ["b"]
+    assert {pod["spec"]["nodeName"] for pod in written["pods"]} == {"b"}
     assert not asked(capsys, str(after), "--no-calm")["commands"]
 
 
@@ -71,14 +71,16 @@ def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
 ) -> None:
     path, after = tmp_path / "world.json", tmp_path / "after.json"
     path.write_text(json.dumps(world(("big", "large", pods("web", 7)))))
-    found = asked(capsys, str(path), "--no-calm", "--write-world", str(after))
+    answer = asked(capsys, str(path), "--no-calm", "--write-world", str(after))
 
-    (command,) = found["commands"]
-    kinds = [(one["instanceType"], one["zone"], one["capacityType"]) for one in command["newNodes"]]
+    (command,) = answer["commands"]
+    kinds = [
+        (node["instanceType"], node["zone"], node["capacityType"]) for node in command["newNodes"]
+    ]
     assert kinds == [("small", "zone-a", "on-demand")] * 2
     written = json.loads(after.read_text())
-    names = [one["metadata"]["name"] for one in written["nodes"]]
-    assert names == [one["name"] for one in command["newNodes"]]
+    names = [node["metadata"]["name"] for node in written["nodes"]]
+    assert names == [node["name"] for node in command["newNodes"]]
     assert not asked(capsys, str(after), "--no-calm")["commands"]
 
 
@@ -101,7 +103,7 @@ def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -
 def test_bad_input_is_told_in_words(
     file: Path, argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [one.format(file=file, missing=file.parent / "none.json") for one in argv]
+    given = [argument.format(file=file, missing=file.parent / "none.json") for argument in argv]
     try:
         status = main(["disrupt", *given], {})
     except SystemExit as ended:

@@ -228,3 +228,26 @@ def test_devices_of_a_type_that_cannot_be_read_are_named(
     refusal = capsys.readouterr().err
     assert "instanceTypes[0] m5.large: dynamicResources.resourceSliceTemplates[0]" in refusal
     assert "devices[0].capacity.memory.value: 'much' is not a quantity" in refusal
+
+
+def test_solve_tells_how_it_goes_when_asked_and_answers_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish = {"weight": 1, "preference": {"matchExpressions": [worlds.requirement("x", "y")]}}
+    liking = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
+    path = tmp_path / "world.json"
+    pods = [worlds.pod(f"web-{n}", cpu=1000, memory=512, affinity=liking) for n in range(4)]
+    path.write_text(json.dumps(world_with(*pods)))
+
+    assert main(["solve", str(path), "--verbose"], {}) == 0
+    told = capsys.readouterr()
+    assert main(["solve", str(path)], {}) == 0
+    silent = capsys.readouterr()
+
+    lines = [line.partition(" s  ")[2] for line in told.err.splitlines()]
+    assert lines[0].startswith("4 pods in 1 classes; 1 kinds of node to buy, 0 nodes there")
+    assert lines[1] == "4 pods give up a preferred node affinity"
+    assert lines[2].startswith("4 new nodes for 0.3840 $/h, none below ")
+    assert lines[-1] == "done: 4 new nodes for 0.3840 $/h, 0 pods left out"
+    assert silent.err == ""
+    assert told.out.rpartition(";")[0] == silent.out.rpartition(";")[0]

@@ -91,7 +91,9 @@ def test_pools_that_cannot_serve_take_no_part() -> None:
     world = load({"pods": [], "instanceTypes": [TYPE], "nodePools": pools})
 
     assert [pool.metadata.name for pool in world.snapshot.node_pools] == ["default"]
-    assert [one.name for one in world.snapshot.instance_types["default"]] == ["t"]
+    assert [instance_type.name for instance_type in world.snapshot.instance_types["default"]] == [
+        "t"
+    ]
 
 
 def test_types_may_come_from_a_kwok_file() -> None:
@@ -111,9 +113,9 @@ def test_types_may_come_from_a_kwok_file() -> None:
     world = {"pods": [], "instanceTypes": {"file": "types.json"}, "nodePools": [POOL]}
 
     assert types_file(world) == "types.json"
-    found = load(world, types=rows).snapshot.instance_types["default"][0]
+    instance_type = load(world, types=rows).snapshot.instance_types["default"][0]
 
-    assert found.offerings[0].available
-    assert found.offerings[0].capacity_type == "spot"
-    assert found.allocatable["cpu"] == 1900
-    assert found.capacity["pods"] == 110_000
+    assert instance_type.offerings[0].available
+    assert instance_type.offerings[0].capacity_type == "spot"
+    assert instance_type.allocatable["cpu"] == 1900
+    assert instance_type.capacity["pods"] == 110_000

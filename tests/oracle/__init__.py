@@ -7,5 +7,6 @@ Nothing here knows an engine: world and answer are read as plain JSON, in the fo
 * `machines`  nodes as kube-scheduler sees them
 * `volumes`   where volumes are reached, and what attaches them
 * `binding`   pods bound one after the other, through the filters that look at other pods
-* `trial`     an answer played through
+* `replay`    an answer played through
+* `disruption` a course of disruption played through, look by look
 """

@@ -34,8 +34,8 @@ ORDERS = 6
 def terms_of(pod: Object, kind: str) -> list[Object]:
     """Return the required terms of `podAffinity` or `podAntiAffinity`."""
     affinity = pod["spec"].get("affinity") or {}
-    found: list[Object] = affinity.get(kind, {}).get(REQUIRED, [])
-    return found
+    terms: list[Object] = affinity.get(kind, {}).get(REQUIRED, [])
+    return terms
 
 
 class Lookup:
@@ -44,11 +44,11 @@ class Lookup:
     def __init__(self, world: Object) -> None:
         """Read the labels of namespaces."""
         self._namespaces = {
-            one["metadata"]["name"]: {
-                "kubernetes.io/metadata.name": one["metadata"]["name"],
-                **one["metadata"].get("labels", {}),
+            namespace["metadata"]["name"]: {
+                "kubernetes.io/metadata.name": namespace["metadata"]["name"],
+                **namespace["metadata"].get("labels", {}),
             }
-            for one in world.get("namespaces", [])
+            for namespace in world.get("namespaces", [])
         }
         self._known: dict[tuple[int, int], bool] = {}
         self._counted: dict[tuple[Hashable, int], bool] = {}
@@ -97,7 +97,7 @@ class Lookup:
                 and [spec.get("nodeSelector"), (spec.get("affinity") or {}).get("nodeAffinity")],
                 constraint.get("nodeTaintsPolicy") == "Honor" and spec.get("tolerations"),
             ]
-            keys = sorted(one["topologyKey"] for one in hard_spreads(owner))
+            keys = sorted(spread["topologyKey"] for spread in hard_spreads(owner))
             alike = {key: own.get(key) for key in constraint.get("matchLabelKeys") or []}
             namespace = owner["metadata"].get("namespace", "default")
             stated = [namespace, constraint, honors, keys, alike]
@@ -157,8 +157,8 @@ class Play:
         return None
 
     @staticmethod
-    def _together(one: Machine, other: Machine, term: Object) -> bool:
-        value = one.labels.get(term["topologyKey"])
+    def _together(machine: Machine, other: Machine, term: Object) -> bool:
+        value = machine.labels.get(term["topologyKey"])
         return value is not None and value == other.labels.get(term["topologyKey"])
 
     def _alone(self, pod: Object, machine: Machine) -> str | None:
@@ -181,35 +181,35 @@ class Play:
         return f"nobody of its affinity by {', '.join(t['topologyKey'] for t in terms)} is there"
 
     def _skewed(self, pod: Object, machine: Machine) -> str | None:
-        for one in hard_spreads(pod):
-            key = one["topologyKey"]
+        for spread in hard_spreads(pod):
+            key = spread["topologyKey"]
             if key not in machine.labels:
                 return f"the node lacks {key} of its spread"
-            ledger = self.ledger(pod, one)
-            skew = ledger.skew(machine, own=self._lookup.constraint(pod, one, pod))
-            if skew > one["maxSkew"]:
+            ledger = self.ledger(pod, spread)
+            skew = ledger.skew(machine, own=self._lookup.constraint(pod, spread, pod))
+            if skew > spread["maxSkew"]:
                 return f"skew {skew} by {key} over {dict(ledger.counts)}"
         return None
 
     def ledger(self, pod: Object, constraint: Object) -> Ledger:
         """Return whom a constraint of a pod counts, and where, as things stand."""
         identity = self._lookup.ledger(pod, constraint)
-        found = self._ledgers.get(identity)
-        if found is None:
+        counted = self._ledgers.get(identity)
+        if counted is None:
             key, keys = constraint["topologyKey"], {c["topologyKey"] for c in hard_spreads(pod)}
-            found = self._ledgers[identity] = Ledger(
+            counted = self._ledgers[identity] = Ledger(
                 pod,
                 constraint,
                 {
-                    one.name: one.labels[key]
-                    for one in self._machines
-                    if keys <= one.labels.keys() and _counted(pod, constraint, one)
+                    standing.name: standing.labels[key]
+                    for standing in self._machines
+                    if keys <= standing.labels.keys() and _counted(pod, constraint, standing)
                 },
             )
-            found.counts.update(dict.fromkeys(found.domains.values(), 0))
+            counted.counts.update(dict.fromkeys(counted.domains.values(), 0))
             for other, place in self.bound:
-                found.enter(other, place, self._lookup)
-        return found
+                counted.enter(other, place, self._lookup)
+        return counted
 
 
 @dataclass(eq=False, slots=True)
@@ -239,9 +239,9 @@ class Ledger:
 def hard_spreads(pod: Object) -> list[Object]:
     """Return the spread constraints that must be met."""
     return [
-        one
-        for one in pod["spec"].get("topologySpreadConstraints") or []
-        if one["whenUnsatisfiable"] == "DoNotSchedule"
+        spread
+        for spread in pod["spec"].get("topologySpreadConstraints") or []
+        if spread["whenUnsatisfiable"] == "DoNotSchedule"
     ]
 
 
@@ -310,7 +310,7 @@ class Order:
         """Take pods of equal rank in this order."""
         self._lookup, self._careful = lookup, careful
         self._play = Play(machines, lookup)
-        self._waiting = sorted(order, key=lambda one: _rank(one[0]))
+        self._waiting = sorted(order, key=lambda placement: _rank(placement[0]))
         self._due: defaultdict[tuple[str, str], Counter[Owner]] = defaultdict(Counter)
         for pod, machine in order:
             for domain, owner in self._spread(pod, machine):
@@ -328,20 +328,22 @@ class Order:
         before them waits, only one.
         """
         waiting: list[Assigned] = []
-        found = False
+        is_left = False
         for pod, machine in self._waiting:
-            taken = found and bool(waiting) and _rank(pod) > 0
+            taken = is_left and bool(waiting) and _rank(pod) > 0
             if taken or any(self._harm(pod, machine)) or self._play.refusal(pod, machine):
                 waiting.append((pod, machine))
             else:
                 self._bind(pod, machine)
-                found = True
+                is_left = True
         self._waiting = waiting
-        return found
+        return is_left
 
     def _least_harmful(self) -> bool:
         """Bind the pod that is least in the way; False if nobody can be bound any more."""
-        free = [n for n, one in enumerate(self._waiting) if self._play.refusal(*one) is None]
+        free = [
+            n for n, placement in enumerate(self._waiting) if self._play.refusal(*placement) is None
+        ]
         if free:
             self._bind(*self._waiting.pop(min(free, key=self._cost)))
         return bool(free)
@@ -379,18 +381,18 @@ class Order:
         """Return in which domains the pod minds how many are there, and by what measure."""
         return [
             (
-                (one["topologyKey"], machine.labels[one["topologyKey"]]),
-                (self._play.ledger(pod, one), self._lookup.constraint(pod, one, pod)),
+                (spread["topologyKey"], machine.labels[spread["topologyKey"]]),
+                (self._play.ledger(pod, spread), self._lookup.constraint(pod, spread, pod)),
             )
-            for one in hard_spreads(pod)
-            if one["topologyKey"] in machine.labels
+            for spread in hard_spreads(pod)
+            if spread["topologyKey"] in machine.labels
         ]
 
 
 def _rank(pod: Object) -> int:
     if terms_of(pod, "podAffinity") or any(
-        one["topologyKey"] != HOSTNAME
-        for one in (*hard_spreads(pod), *terms_of(pod, "podAntiAffinity"))
+        term["topologyKey"] != HOSTNAME
+        for term in (*hard_spreads(pod), *terms_of(pod, "podAntiAffinity"))
     ):
         return 0
     return 1 if is_choosy(pod) else 2

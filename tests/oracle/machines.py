@@ -37,35 +37,35 @@ class Machine:
 def standing(world: Object) -> dict[str, Machine]:
     """Return the nodes that exist, and those that are coming under their claim's name."""
     claims = {
-        one["status"]["providerID"]: one
-        for one in world.get("nodeClaims", [])
-        if one.get("status", {}).get("providerID")
+        claim["status"]["providerID"]: claim
+        for claim in world.get("nodeClaims", [])
+        if claim.get("status", {}).get("providerID")
     }
-    found: dict[str, Machine] = {}
+    machines: dict[str, Machine] = {}
     for node in world.get("nodes", []):
         claim = claims.pop(node["spec"].get("providerID", ""), None)
-        found[node["metadata"]["name"]] = _node_machine(node, claim)
+        machines[node["metadata"]["name"]] = _node_machine(node, claim)
     for claim in claims.values():
         name = claim["metadata"]["name"]
         labels = {**claim["metadata"].get("labels", {}), HOSTNAME: name}
-        found[name] = Machine(
+        machines[name] = Machine(
             name,
             with_aliases(labels),
             claim["spec"].get("taints", []),
             amounts(claim["status"].get("allocatable")),
         )
     for pod in world["pods"]:
-        machine = found.get(pod["spec"].get("nodeName", ""))
+        machine = machines.get(pod["spec"].get("nodeName", ""))
         if machine and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
             machine.pods.append(pod)
-    for one in world.get("csiNodes", []):
-        if machine := found.get(one["metadata"]["name"]):
+    for csi_node in world.get("csiNodes", []):
+        if machine := machines.get(csi_node["metadata"]["name"]):
             machine.attachable = {
                 driver["name"]: driver["allocatable"]["count"]
-                for driver in one["spec"]["drivers"]
+                for driver in csi_node["spec"]["drivers"]
                 if driver.get("allocatable")
             }
-    return found
+    return machines
 
 
 EPHEMERAL = (
@@ -86,11 +86,13 @@ def _node_machine(node: Object, claim: Object | None) -> Machine:
     if node["spec"].get("unschedulable") and cordon not in taints:
         taints.append(cordon)
     if claim is not None and labels.get("karpenter.sh/initialized") != "true":
-        passing = [(one["key"], one["effect"]) for one in claim["spec"].get("startupTaints", [])]
+        passing = [
+            (taint["key"], taint["effect"]) for taint in claim["spec"].get("startupTaints", [])
+        ]
         taints = [
-            one
-            for one in taints
-            if one["key"] not in EPHEMERAL and (one["key"], one["effect"]) not in passing
+            taint
+            for taint in taints
+            if taint["key"] not in EPHEMERAL and (taint["key"], taint["effect"]) not in passing
         ]
         promised = amounts(claim["status"].get("allocatable"))
         allocatable = {**promised, **{k: v for k, v in allocatable.items() if v}}

@@ -85,17 +85,19 @@ class PoolOrder:
         if is_choosy(pod) or prefers or spec.get("resourceClaims"):
             return True
         return any(
-            any(lookup.term(one, term, pod) for kind in PODS for term in terms_of(one, kind))
-            or any(lookup.constraint(one, spread, pod) for spread in hard_spreads(one))
-            for one in self._choosy
+            any(lookup.term(choosy, term, pod) for kind in PODS for term in terms_of(choosy, kind))
+            or any(lookup.constraint(choosy, spread, pod) for spread in hard_spreads(choosy))
+            for choosy in self._choosy
         )
 
     def _liking(self, pod: Object, machine: Machine) -> int:
         """Return how much of what the pod wishes of nodes a machine grants."""
         if self._trial.world.get("settings", {}).get("PREFERENCE_POLICY") == "Ignore":
             return 0
-        wishes = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, [])
-        terms = [(one["weight"], one["preference"].get("matchExpressions")) for one in wishes]
+        preferences = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, [])
+        terms = [
+            (term["weight"], term["preference"].get("matchExpressions")) for term in preferences
+        ]
         return sum(weight for weight, term in terms if matches(machine.labels, term or []))
 
     def _could_take(self, name: str, pod: Object, least: int) -> bool:
@@ -134,8 +136,8 @@ class PoolOrder:
     def _lets_in(self, machine: Machine, pods: Sequence[Object]) -> bool:
         """Whether pods that mind nobody can share a machine; taints that are soft keep out too."""
         taints = [
-            {**one, "effect": "NoSchedule"} if one["effect"] == "PreferNoSchedule" else one
-            for one in machine.taints
+            {**taint, "effect": "NoSchedule"} if taint["effect"] == "PreferNoSchedule" else taint
+            for taint in machine.taints
         ]
         asked = plus(machine.daemons, *(self._trial.requests(pod) for pod in pods))
         return all(
@@ -157,7 +159,7 @@ class PoolOrder:
         if any(term.get("minValues") for term in wanted):
             return None
         # What the cloud gives a node is of the type and its place, the rest as it was promised.
-        given = {one["key"] for one in choice.kind["requirements"]} | {
+        given = {term["key"] for term in choice.kind["requirements"]} | {
             *choice.offering["requirements"],
             INSTANCE_TYPE,
         }
@@ -174,8 +176,8 @@ class PoolOrder:
                     and offering["price"] < choice.offering["price"] - 1e-9
                     and self._trial.open(kind, offering, free)
                 ):
-                    found = Choice(kind, offering)
-                    machine = self._trial.launched(free, "alone", found, random.Random(0))
+                    chosen = Choice(kind, offering)
+                    machine = self._trial.launched(free, "alone", chosen, random.Random(0))
                     self._trial.with_daemons(machine)
                     if matches(machine.labels, wanted) and self._lets_in(machine, stay):
                         return float(offering["price"])

@@ -70,8 +70,8 @@ class Replay:
     def __init__(self, world: Object, answer: Object, types: Sequence[Object]) -> None:
         """Read both; `types` are the world's instance types written out."""
         self.world, self.answer = world, answer
-        self.types = {one["name"]: one for one in types}
-        self.pools = {one["metadata"]["name"]: one for one in world.get("nodePools", [])}
+        self.types = {row["name"]: row for row in types}
+        self.pools = {pool["metadata"]["name"]: pool for pool in world.get("nodePools", [])}
         self.pods = {key_of(pod): pod for pod in world["pods"] if not pod["spec"].get("nodeName")}
         self.volumes, self.lookup = Volumes(world), Lookup(world)
         self._asked: dict[int, Amounts] = {}
@@ -140,18 +140,22 @@ class Replay:
 
     def _choices(self, index: int) -> list[Choice]:
         node = self.answer["newNodes"][index]
-        found = []
+        choices = []
         for name in node["instanceTypes"]:
             kind = self.types[name]
-            found += [Choice(kind, one) for one in kind["offerings"] if self.open(kind, one, node)]
-        found.sort(key=lambda one: (one.offering["price"], one.kind["name"]))
+            choices += [
+                Choice(kind, offering)
+                for offering in kind["offerings"]
+                if self.open(kind, offering, node)
+            ]
+        choices.sort(key=lambda choice: (choice.offering["price"], choice.kind["name"]))
         subject = f"new node {index}"
-        if not found:
+        if not choices:
             self._report("launch", subject, "no available offering meets the requirements")
-        elif abs(found[0].offering["price"] - node["price"]) > 1e-9:
-            price = found[0].offering["price"]
+        elif abs(choices[0].offering["price"] - node["price"]) > 1e-9:
+            price = choices[0].offering["price"]
             self._report("price", subject, f"{node['price']} instead of {price}")
-        return found
+        return choices
 
     def open(self, kind: Object, offering: Object, node: Object) -> bool:
         """Whether the requirements of a node leave the cloud this choice."""
@@ -167,7 +171,7 @@ class Replay:
                 if not meets(place[key], term):
                     return False
             elif key in known and not any(
-                meets(value, term) for one in known[key] for value in one.get("values", [])
+                meets(value, term) for own in known[key] for value in own.get("values", [])
             ):
                 return False
         return True
@@ -210,7 +214,7 @@ class Replay:
     def _invented(terms: Sequence[Object], key: str, chance: random.Random) -> str:
         mine = [term for term in terms if term["key"] == key]
         numbers = [str(chance.randrange(1000)) for _ in range(2000)]
-        return next((one for one in numbers if all(meets(one, t) for t in mine)), "1")
+        return next((number for number in numbers if all(meets(number, t) for t in mine)), "1")
 
     # Pools.
 
@@ -223,14 +227,14 @@ class Replay:
         for index, open_ in enumerate(choices):
             node = self.answer["newNodes"][index]
             name = node["nodePool"]
-            largest = most(*(amounts(one.kind["capacity"]) for one in open_))
+            largest = most(*(amounts(choice.kind["capacity"]) for choice in open_))
             drawn[name] = plus(drawn[name], largest, {"nodes": ONE})
             self._template_rules(index, open_)
             if "replicas" in self.pools[name]["spec"]:
                 self._report("static pool", f"new node {index}", f"of {name}")
         self._reservations()
         for name, pool in self.pools.items():
-            if not any(one["nodePool"] == name for one in self.answer["newNodes"]):
+            if not any(node["nodePool"] == name for node in self.answer["newNodes"]):
                 continue
             for resource, limit in amounts(pool["spec"].get("limits")).items():
                 if drawn[name].get(resource, 0) > limit:
@@ -253,16 +257,16 @@ class Replay:
             if term["key"] == RESERVATION and term["operator"] == "In"
         ]
         for named in set(asked):
-            number = sum(one <= named for one in asked)
-            if number > sum(counts.get(one, 0) for one in named):
+            number = sum(others <= named for others in asked)
+            if number > sum(counts.get(identity, 0) for identity in named):
                 self._report("reservation", ", ".join(sorted(named)), f"{number} nodes")
 
     def _in_flight(self) -> list[Object]:
-        there = {one["spec"].get("providerID") for one in self.world.get("nodes", [])}
+        there = {node["spec"].get("providerID") for node in self.world.get("nodes", [])}
         return [
-            one
-            for one in self.world.get("nodeClaims", [])
-            if one.get("status", {}).get("providerID") not in there
+            claim
+            for claim in self.world.get("nodeClaims", [])
+            if claim.get("status", {}).get("providerID") not in there
         ]
 
     def _template_rules(self, index: int, open_: Sequence[Choice]) -> None:
@@ -272,8 +276,8 @@ class Replay:
         for term in template.get("requirements") or []:
             if term.get("minValues") and not best_effort:
                 values = set()
-                for one in open_:
-                    values |= set(self._values_of(one, term["key"]))
+                for choice in open_:
+                    values |= set(self._values_of(choice, term["key"]))
                 if len(values) < term["minValues"]:
                     text = f"{term['key']}: {len(values)} values of {term['minValues']}"
                     self._report("minValues", f"new node {index}", text)
@@ -292,7 +296,7 @@ class Replay:
     def _certain_domains(self, choices: Sequence[Sequence[Choice]]) -> None:
         """Pods that are spread over domains know theirs before the cloud chooses."""
         for node, open_ in zip(self.answer["newNodes"], choices, strict=True):
-            places = [one.offering["requirements"] for one in open_]
+            places = [choice.offering["requirements"] for choice in open_]
             for pod in self.named(node["pods"]):
                 for term in hard_spreads(pod):
                     values = {place.get(term["topologyKey"]) for place in places}
@@ -305,11 +309,11 @@ class Replay:
     def _launches(self, choices: Sequence[Sequence[Choice]]) -> None:
         chance = random.Random(0)
         self._every_option(choices, chance)
-        self._play([one[0] for one in choices], chance)
+        self._play([ways[0] for ways in choices], chance)
         for _ in range(LAUNCHES):
             if self._found:
                 return
-            self._play([chance.choice(one) for one in choices], chance)
+            self._play([chance.choice(ways) for ways in choices], chance)
 
     def _every_option(self, choices: Sequence[Sequence[Choice]], chance: random.Random) -> None:
         for index, open_ in enumerate(choices):
@@ -360,6 +364,11 @@ class Replay:
             if not self.volumes.reachable(pod, machine):
                 self._report("volume", key_of(pod), f"not from {machine.name}, {what}")
         self._room(machine, pods, what)
+        self._host_ports(machine, pods)
+        if pods:
+            self._attachments(machine, pods)
+
+    def _host_ports(self, machine: Machine, pods: Sequence[Object]) -> None:
         taken = list(machine.daemon_ports)
         for pod in machine.pods:
             taken += ports(pod)
@@ -367,12 +376,14 @@ class Replay:
             if clash(ports(pod), taken):
                 self._report("host port", key_of(pod), f"taken on {machine.name}")
             taken += ports(pod)
+
+    def _attachments(self, machine: Machine, pods: Sequence[Object]) -> None:
         attached: dict[str, set[str]] = defaultdict(set)
         for pod in (*machine.pods, *pods):
             for driver, name in self.volumes.attached(pod):
                 attached[driver].add(name)
         for driver, limit in machine.attachable.items():
-            if pods and len(attached[driver]) > limit:
+            if len(attached[driver]) > limit:
                 self._report("volume limit", machine.name, f"{len(attached[driver])} of {driver}")
 
     def requests(self, pod: Object) -> Amounts:
@@ -396,8 +407,8 @@ class Replay:
         Nodes are the cheapest machines allowed.
         """
         machines = [*standing(self.world).values(), *self.machines()]
-        by_name = {one.name: one for one in machines}
-        running = sum(len(one.pods) for one in machines)
+        by_name = {machine.name: machine for machine in machines}
+        running = sum(len(machine.pods) for machine in machines)
         assigned = [
             (pod, by_name[name])
             for name, keys in self._places().items()
@@ -407,7 +418,7 @@ class Replay:
         return [key_of(pod) for pod, _ in play.bound[running:]]
 
     def _places(self) -> dict[str, Sequence[str]]:
-        new = {f"new-{index}": one["pods"] for index, one in enumerate(self.answer["newNodes"])}
+        new = {f"new-{index}": node["pods"] for index, node in enumerate(self.answer["newNodes"])}
         return {**self.answer["existingNodes"], **new}
 
     def _play(self, chosen: Sequence[Choice], chance: random.Random) -> None:

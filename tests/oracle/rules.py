@@ -71,11 +71,12 @@ def requests(pod: Object) -> Amounts:
     """
     spec = pod["spec"]
     allocated = {
-        one["name"]: most(
-            amounts(one.get("allocatedResources")), amounts(one["resources"].get("requests"))
+        container["name"]: most(
+            amounts(container.get("allocatedResources")),
+            amounts(container["resources"].get("requests")),
         )
-        for one in pod.get("status", {}).get("containerStatuses", [])
-        if one.get("resources")
+        for container in pod.get("status", {}).get("containerStatuses", [])
+        if container.get("resources")
     }
     running: Amounts = {}
     for container in spec.get("containers", []):
@@ -163,7 +164,7 @@ def tolerates(pod: Object, taints: Iterable[Object]) -> bool:
     """Whether a pod may be scheduled to, and stay on, a node with these taints."""
     tolerations = pod["spec"].get("tolerations") or []
     return all(
-        any(_tolerates(one, taint) for one in tolerations)
+        any(_tolerates(toleration, taint) for toleration in tolerations)
         for taint in taints
         if taint["effect"] in ("NoSchedule", "NoExecute")
     )
@@ -186,10 +187,10 @@ def ports(pod: Object) -> tuple[Port, ...]:
     sidecars = [c for c in spec.get("initContainers", []) if c.get("restartPolicy") == "Always"]
     containers = [*spec.get("containers", []), *sidecars]
     return tuple(
-        (one.get("hostIP") or "0.0.0.0", one["hostPort"], one.get("protocol", "TCP"))
+        (port.get("hostIP") or "0.0.0.0", port["hostPort"], port.get("protocol", "TCP"))
         for container in containers
-        for one in container.get("ports", [])
-        if one.get("hostPort")
+        for port in container.get("ports", [])
+        if port.get("hostPort")
     )
 
 

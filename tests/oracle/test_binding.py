@@ -33,9 +33,9 @@ def small(name: str, labels: Mapping[str, str], **spec: Any) -> Any:
 
 def stuck(*placed: tuple[Any, Machine]) -> list[str]:
     machines = [machine("full", "a"), machine("empty", "b")]
-    assigned = [(one, next(m for m in machines if m.name == where.name)) for one, where in placed]
+    assigned = [(pod, next(m for m in machines if m.name == where.name)) for pod, where in placed]
     _, left = bound_in_some_order(machines, assigned, Lookup({}), random.Random(0))
-    return [one["metadata"]["name"] for one, _ in left]
+    return [pod["metadata"]["name"] for pod, _ in left]
 
 
 FULL, EMPTY = machine("full", "a"), machine("empty", "b")
@@ -45,20 +45,20 @@ def test_whoever_minds_comes_before_those_that_only_count() -> None:
     webs = [small(f"web-{n}", WEB) for n in range(4)]
     minds = small("minds", DB, **spread(WEB, HOSTNAME))
 
-    assert stuck(*((one, FULL) for one in (*webs, minds))) == []
+    assert stuck(*((pod, FULL) for pod in (*webs, minds))) == []
 
 
 def test_who_minds_in_a_zone_waits_for_the_zones_to_be_even() -> None:
     webs = [small(f"web-{n}", WEB, **spread(WEB, ZONE)) for n in range(6)]
     minds = small("minds", DB, **spread(WEB, HOSTNAME))
 
-    assert stuck((minds, FULL), *((one, (FULL, EMPTY)[n % 2]) for n, one in enumerate(webs))) == []
+    assert stuck((minds, FULL), *((web, (FULL, EMPTY)[n % 2]) for n, web in enumerate(webs))) == []
 
 
 def test_too_many_of_one_spread_are_too_many_in_any_order() -> None:
     webs = [small(f"web-{n}", WEB, **spread(WEB, HOSTNAME)) for n in range(3)]
 
-    assert len(stuck(*((one, FULL) for one in webs))) == 2
+    assert len(stuck(*((web, FULL) for web in webs))) == 2
 
 
 def test_two_that_each_must_come_before_the_other_s_likes_are_in_each_other_s_way() -> None:
@@ -66,4 +66,4 @@ def test_two_that_each_must_come_before_the_other_s_likes_are_in_each_other_s_wa
     webs = [small(f"web-{n}", WEB, **spread(DB, HOSTNAME)) for n in range(3)]
     dbs = [small(f"db-{n}", DB, **spread(WEB, HOSTNAME)) for n in range(3)]
 
-    assert stuck(*((one, FULL) for one in (*webs, *dbs))) != []
+    assert stuck(*((pod, FULL) for pod in (*webs, *dbs))) != []

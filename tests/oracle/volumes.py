@@ -13,9 +13,14 @@ class Volumes:
 
     def __init__(self, world: Object) -> None:
         """Read the claims, volumes and classes."""
-        self._claims = {key_of(one): one for one in world.get("persistentVolumeClaims", [])}
-        self._volumes = {one["metadata"]["name"]: one for one in world.get("persistentVolumes", [])}
-        self._classes = {one["metadata"]["name"]: one for one in world.get("storageClasses", [])}
+        self._claims = {key_of(claim): claim for claim in world.get("persistentVolumeClaims", [])}
+        self._volumes = {
+            volume["metadata"]["name"]: volume for volume in world.get("persistentVolumes", [])
+        }
+        self._classes = {
+            storage_class["metadata"]["name"]: storage_class
+            for storage_class in world.get("storageClasses", [])
+        }
 
     def claims(self, pod: Object) -> Iterator[tuple[str, Object]]:
         """Yield the name and the claim of each volume; ephemeral ones bring their template."""
@@ -45,23 +50,23 @@ class Volumes:
         terms = self._class(claim).get("allowedTopologies") or []
         return not terms or any(
             all(
-                machine.labels.get(one["key"]) in one["values"]
-                for one in term["matchLabelExpressions"]
+                machine.labels.get(expression["key"]) in expression["values"]
+                for expression in term["matchLabelExpressions"]
             )
             for term in terms
         )
 
     def attached(self, pod: Object) -> set[tuple[str, str]]:
         """Return driver and identity of what the pod attaches."""
-        found = set()
+        drivers = set()
         for name, claim in self.claims(pod):
             if bound := claim["spec"].get("volumeName"):
                 driver = self._volumes[bound]["spec"].get("csi", {}).get("driver", "")
             else:
                 driver = self._class(claim).get("provisioner", "")
-            found.add((driver, name))
-        return found
+            drivers.add((driver, name))
+        return drivers
 
     def _class(self, claim: Object) -> Object:
-        found: Object = self._classes.get(claim["spec"].get("storageClassName", ""), {})
-        return found
+        storage_class: Object = self._classes.get(claim["spec"].get("storageClassName", ""), {})
+        return storage_class

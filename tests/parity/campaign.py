@@ -113,9 +113,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print(seed: int, verdict: comparison.Verdict) -> None:
-    lines = [f"  FAILED {one}" for one in verdict.failures]
-    lines += [f"  differs {one}" for one in verdict.differences]
-    lines += [f"  Karpenter: {one}" for one in verdict.faults_of_karpenter]
+    lines = [f"  FAILED {failure}" for failure in verdict.failures]
+    lines += [f"  differs {difference}" for difference in verdict.differences]
+    lines += [f"  Karpenter: {fault}" for fault in verdict.faults_of_karpenter]
     if lines:
         print(f"seed {seed} ({', '.join(generated.features(seed))})", *lines, sep="\n")
         sys.stdout.flush()

@@ -71,7 +71,7 @@ def asked(world: World, their: Answer, *, features: Sequence[str] = ()) -> Verdi
 def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] = ()) -> Verdict:
     """Compare two answers to a world whose types are written out."""
     types = overlaid(world)
-    failures = [f"rule broken: {one}" for one in findings(world, our, types)]
+    failures = [f"rule broken: {finding}" for finding in findings(world, our, types)]
     differences: list[str] = []
     if "error" in their:
         failures += _disproved(world, {"ours": our})
@@ -79,7 +79,7 @@ def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] 
         return Verdict(tuple(failures), tuple(differences), (), our["cost"], 0.0)
     theirs = findings(world, their, types)
     # Whom a node of Karpenter's takes in that is there, it takes whatever its pool.
-    faults = [one for one in theirs if one.rule != POOL_ORDER]
+    faults = [finding for finding in theirs if finding.rule != POOL_ORDER]
     is_ordered = len(faults) == len(theirs)
     failures += _disproved(world, {"ours": our} | ({"Karpenter's": their} if not faults else {}))
     if not faults:
@@ -88,7 +88,11 @@ def judged(world: World, our: Answer, their: Answer, *, features: Sequence[str] 
         if not failures:
             dear, why = _dearer(world, our, their)
             failures += dear if is_ordered else []
-            differences += why if is_ordered else [f"{one}, out of order" for one in (*dear, *why)]
+            differences += (
+                why
+                if is_ordered
+                else [f"{difference}, out of order" for difference in (*dear, *why)]
+            )
     return Verdict(tuple(failures), tuple(differences), tuple(theirs), our["cost"], their["cost"])
 
 
@@ -96,9 +100,9 @@ def _disproved(world: World, answers: Mapping[str, Answer]) -> list[str]:
     """Say which answers cost less than is proven of all that place the same pods."""
     read = load(world)
     bounds: dict[frozenset[str], float] = {}
-    found = []
-    for whose, one in answers.items():
-        parts = [node["pods"] for node in one["newNodes"]] + list(one["existingNodes"].values())
+    disproofs = []
+    for whose, given in answers.items():
+        parts = [node["pods"] for node in given["newNodes"]] + list(given["existingNodes"].values())
         placed = frozenset(key for part in parts for key in part)
         if placed not in bounds:
             bounds[placed] = least_cost(
@@ -106,9 +110,11 @@ def _disproved(world: World, answers: Mapping[str, Answer]) -> list[str]:
                 snapshot=read.snapshot,
                 settings=from_names(read.settings),
             )
-        if one["cost"] < bounds[placed] - CENT:
-            found.append(f"bound disproved: {bounds[placed]:.4f} $/h, {whose} {one['cost']:.4f}")
-    return found
+        if given["cost"] < bounds[placed] - CENT:
+            disproofs.append(
+                f"bound disproved: {bounds[placed]:.4f} $/h, {whose} {given['cost']:.4f}"
+            )
+    return disproofs
 
 
 def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> list[str]:
@@ -117,12 +123,12 @@ def _left_over(world: World, our: Answer, their: Answer, *, scarce: bool) -> lis
         excess = behind.total() - behind_there.total()
         return [f"left over: {excess} more than Karpenter leaves"] if excess > 0 else []
     kinds = _kinds(world)
-    found = []
+    left = []
     for kind, number in sorted((behind - behind_there).items()):
         keys = [key for key in our["unschedulable"] if kinds[key] == kind]
         causes = our["unschedulable"][keys[0]]
-        found.append(f"left over: {number} like {keys[0]}, which Karpenter places: {causes}")
-    return found
+        left.append(f"left over: {number} like {keys[0]}, which Karpenter places: {causes}")
+    return left
 
 
 def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[str]]:
@@ -146,11 +152,13 @@ def _dearer(world: World, our: Answer, their: Answer) -> tuple[list[str], list[s
     return [], []
 
 
-def _by_weight(world: World, found: Answer) -> list[int]:
+def _by_weight(world: World, answer: Answer) -> list[int]:
     """Return how many pods go to new nodes of each weight, greatest first."""
-    weights = {one["metadata"]["name"]: one["spec"].get("weight", 0) for one in world["nodePools"]}
+    weights = {
+        pool["metadata"]["name"]: pool["spec"].get("weight", 0) for pool in world["nodePools"]
+    }
     return [
-        sum(len(n["pods"]) for n in found["newNodes"] if weights[n["nodePool"]] == weight)
+        sum(len(n["pods"]) for n in answer["newNodes"] if weights[n["nodePool"]] == weight)
         for weight in sorted(set(weights.values()), reverse=True)
     ]
 
@@ -164,6 +172,6 @@ def _kinds(world: World) -> dict[str, str]:
     return kinds
 
 
-def _unplaced(world: World, found: Answer) -> Counter[str]:
+def _unplaced(world: World, answer: Answer) -> Counter[str]:
     kinds = _kinds(world)
-    return Counter(kinds[key] for key in found["unschedulable"])
+    return Counter(kinds[key] for key in answer["unschedulable"])

@@ -1,4 +1,28 @@
-"""Both engines as processes: the same world in, an answer in the same form out."""
+"""Both engines as processes: the same world in, an answer in the same form out.
+
+Karpenter's scheduler is asked for one answer with `karpenter` or `karpenter_batch`. A dialogue,
+with its methods of disruption as well and at moments of the caller's choice, is a `dialogue`:
+
+    with dialogue() as theirs:
+        placed = theirs.schedule(world, now=moment)
+        command = theirs.disrupt(world, now=moment)
+        course = theirs.until_steady(world, now=moment)
+
+Worlds are those of `docs/formats.md`, with `nodeClaims` and their conditions: as with us, only
+what is `Consolidatable` or `Drifted` there may go. `schedule` is answered as a solve is;
+`disrupt` is one look: Emptiness, StaticDrift, Drift, MultiNodeConsolidation and
+SingleNodeConsolidation in Karpenter's order, up to the first that finds something, which is
+validated at once, 15 s later on the clock of the question; `until_steady` carries every command
+out and looks again. These two answer
+
+    {"commands": [{"reason", "method", "nodes", "newNodes": [{"name", "instanceType", "zone",
+      "capacityType", "nodePool", "instanceTypes", "requirements", "price", "pods"}],
+      "existingNodes": {"node": ["namespace/pod"]}, "homeless", "saving", "evictions"}],
+     "costBefore", "costAfter", "evictions", "seconds", "firstCommandSeconds",
+     "lastLookSeconds", "cpuSeconds", "setupSeconds", "looks", "complete"}
+
+in $/h and seconds. `homeless` (mostly absent) are pods that are evicted without a place.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +33,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from testbed.environment import cache_directory
 from testbed.processes import binaries
@@ -79,7 +106,7 @@ def karpenter_hashes(
     """
     done = subprocess.run(
         [binaries.Supply(progress=progress).obtain(hashing()) / "hashes", ca_bundle],
-        input=b"\n".join(json.dumps(one).encode() for one in objects),
+        input=b"\n".join(json.dumps(wire).encode() for wire in objects),
         capture_output=True,
         env={**os.environ, "TZ": "UTC"},
     )
@@ -91,14 +118,14 @@ def karpenter_hashes(
 def module_file(path: str, progress: Progress = SILENCE) -> Path:
     """Return a file of Karpenter's module where it lies in the module cache."""
     go = binaries.find_go(cache_directory(), progress=progress)
-    found = subprocess.run(
+    folder = subprocess.run(
         [go, "list", "-m", "-f", "{{.Dir}}", KARPENTER],
         cwd=MODULE,
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
-    return Path(found) / path
+    return Path(folder) / path
 
 
 def karpenter(world: Path, *, repeat: int = 1, limit: float | None = None) -> Answered:
@@ -123,6 +150,100 @@ def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     if done.returncode:
         raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@contextmanager
+def dialogue(progress: Progress = SILENCE) -> Iterator[Karpenter]:
+    """Start Karpenter's provisioning and disruption in a process, to be asked again and again."""
+    command = [str(binary("parity", progress)), "-questions"]
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints
+        ) as process,
+    ):
+        try:
+            yield Karpenter(process, complaints)
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Karpenter:
+    """Karpenter, ready to be asked."""
+
+    process: subprocess.Popen[bytes]
+    complaints: IO[bytes]
+
+    def schedule(self, world: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+        """Place the pods that wait. Raises EngineFailedError."""
+        return self._answer({"op": "schedule", "world": world, "now": now.isoformat()})
+
+    def disrupt(
+        self,
+        world: Mapping[str, Any],
+        *,
+        now: datetime,
+        seconds: float = 0.0,
+        patient: bool = False,
+    ) -> dict[str, Any]:
+        """Look once for something to disrupt.
+
+        `seconds` ends a look, beside Karpenter's own limits of one minute for many nodes and
+        three for single ones; `patient` lifts the latter.
+
+        Raises EngineFailedError.
+        """
+        settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
+        return self._answer({"op": "disrupt", "world": world, **settings})
+
+    def until_steady(
+        self,
+        world: Mapping[str, Any],
+        *,
+        now: datetime,
+        seconds: float = 0.0,
+        patient: bool = False,
+        limit: float | None = None,
+    ) -> dict[str, Any]:
+        """Disrupt until nothing more comes, for at most `limit` seconds in all.
+
+        Raises EngineFailedError, or TooSlowError, after which there is nobody left to ask.
+        """
+        settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
+        return self._answer({"op": "untilSteady", "world": world, **settings}, limit=limit)
+
+    def _answer(self, question: Mapping[str, Any], *, limit: float | None = None) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self.process.kill()
+
+        timer = threading.Timer(limit, give_up) if limit is not None else None
+        try:
+            if timer is not None:
+                timer.start()
+            try:
+                self.process.stdin.write(json.dumps(question).encode() + b"\n")
+                self.process.stdin.flush()
+                line = self.process.stdout.readline()
+            except BrokenPipeError:
+                line = b""
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if late.is_set():
+            raise TooSlowError(f"Karpenter had no answer after {limit} s")
+        if not line:
+            self.complaints.seek(0)
+            raise EngineFailedError(self.complaints.read().decode(errors="replace")[-2000:])
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EngineFailedError(answer["error"])
+        return answer
 
 
 SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")

@@ -30,12 +30,12 @@ def _granted(
 ) -> float:
     affinity = pod["spec"].get("affinity") or {}
     total = 0.0
-    for one in affinity.get("nodeAffinity", {}).get(PREFERRED, []):
-        if matches(machine.labels, one["preference"].get("matchExpressions") or []):
-            total += one["weight"]
+    for preferred in affinity.get("nodeAffinity", {}).get(PREFERRED, []):
+        if matches(machine.labels, preferred["preference"].get("matchExpressions") or []):
+            total += preferred["weight"]
     for kind, wanted in (("podAffinity", True), ("podAntiAffinity", False)):
-        for one in affinity.get(kind, {}).get(PREFERRED, []):
-            term = one["podAffinityTerm"]
+        for preferred in affinity.get(kind, {}).get(PREFERRED, []):
+            term = preferred["podAffinityTerm"]
             value = machine.labels.get(term["topologyKey"])
             there = value is not None and any(
                 other is not pod
@@ -43,10 +43,10 @@ def _granted(
                 and lookup.term(pod, term, other)
                 for other, place in placed
             )
-            total += one["weight"] * (there is wanted)
-    for one in pod["spec"].get("topologySpreadConstraints") or []:
-        if one["whenUnsatisfiable"] == "ScheduleAnyway":
-            total += _spread(pod, one, machine, placed, lookup)
+            total += preferred["weight"] * (there is wanted)
+    for preferred in pod["spec"].get("topologySpreadConstraints") or []:
+        if preferred["whenUnsatisfiable"] == "ScheduleAnyway":
+            total += _spread(pod, preferred, machine, placed, lookup)
     return total
 
 

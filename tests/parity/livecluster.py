@@ -47,26 +47,26 @@ class LiveCluster:
         Returns when kube-scheduler takes pods for every node. Raises AssertionError when it
         does not.
         """
-        for one in world.get("namespaces", []):
-            await self._namespace(one)
+        for namespace in world.get("namespaces", []):
+            await self._namespace(namespace)
         for path, key in zip(CLUSTER_WIDE, ("storageClasses", "csiNodes"), strict=False):
             await self._each(path, world.get(key, []))
         await self._each(
-            "/api/v1/persistentvolumes", [_volume(one, world) for one in _volumes(world)]
+            "/api/v1/persistentvolumes", [_volume(volume, world) for volume in _volumes(world)]
         )
-        for one in world.get("persistentVolumeClaims", []):
-            if not one["metadata"].get("ownerReferences"):
+        for namespace in world.get("persistentVolumeClaims", []):
+            if not namespace["metadata"].get("ownerReferences"):
                 # Unbound, for the control plane to bind: it calls a claim that says it is bound
                 # lost, until it has heard of the volume.
-                metadata = {**one["metadata"], "annotations": {}}
-                claim = {**one, "metadata": metadata}
+                metadata = {**namespace["metadata"], "annotations": {}}
+                claim = {**namespace, "metadata": metadata}
                 await self._in_namespace("/api/v1", "persistentvolumeclaims", claim)
-        for one in world.get("daemonSets", []):
-            await self._in_namespace("/apis/apps/v1", "daemonsets", one)
+        for namespace in world.get("daemonSets", []):
+            await self._in_namespace("/apis/apps/v1", "daemonsets", namespace)
         machines = [*standing(world).values(), *coming]
-        await self._each("/api/v1/nodes", [node(one) for one in machines])
+        await self._each("/api/v1/nodes", [node(machine) for machine in machines])
         await self._open(machines)
-        running = [one for one in world["pods"] if one["spec"].get("nodeName")]
+        running = [waiting for waiting in world["pods"] if waiting["spec"].get("nodeName")]
         await self.pods(running)
 
     async def _open(self, machines: Sequence[Machine]) -> None:
@@ -76,12 +76,12 @@ class LiveCluster:
         ready may still be closed in its eyes when a pod comes. Of pods it hears in their order:
         those that try are forgotten before it hears of any other.
         """
-        paths = [f"{WITNESSES}/{witness(one)['metadata']['name']}" for one in machines]
-        await self._each(WITNESSES, [witness(one) for one in machines])
+        paths = [f"{WITNESSES}/{witness(machine)['metadata']['name']}" for machine in machines]
+        await self._each(WITNESSES, [witness(machine) for machine in machines])
 
         async def all_bound() -> bool:
             pods = [await self._kube.get(path) for path in paths]
-            return all(one["spec"].get("nodeName") for one in pods)
+            return all(bound["spec"].get("nodeName") for bound in pods)
 
         assert await until(all_bound)
         for path in paths:
@@ -89,11 +89,11 @@ class LiveCluster:
 
     async def pods(self, pods: Sequence[Mapping[str, Any]], *, gated: bool = False) -> None:
         """Create pods as their authors would have written them; gated, they wait for `release`."""
-        for one in pods:
-            written = pod(one)
+        for recorded in pods:
+            written = pod(recorded)
             if gated:
                 written["spec"]["schedulingGates"] = [{"name": GATE}]
-            if overhead := one["spec"].get("overhead"):
+            if overhead := recorded["spec"].get("overhead"):
                 name = written["spec"]["runtimeClassName"]
                 runtime = {
                     "metadata": {"name": name},
@@ -107,16 +107,18 @@ class LiveCluster:
         """Tell kube-scheduler where pods are expected, unless it knows or has bound them."""
         pods, _ = await self._kube.list("/api/v1/pods")
         wanting = [
-            one
-            for one in pods
-            if key_of(one) in plan
-            and not one["spec"].get("nodeName")
-            and one["status"].get("nominatedNodeName") != plan[key_of(one)]
+            waiting
+            for waiting in pods
+            if key_of(waiting) in plan
+            and not waiting["spec"].get("nodeName")
+            and waiting["status"].get("nominatedNodeName") != plan[key_of(waiting)]
         ]
-        await asyncio.gather(*(self._nominate(one, plan[key_of(one)]) for one in wanting))
+        await asyncio.gather(
+            *(self._nominate(waiting, plan[key_of(waiting)]) for waiting in wanting)
+        )
 
-    async def _nominate(self, one: Object, name: str) -> None:
-        metadata = one["metadata"]
+    async def _nominate(self, waiting: Object, name: str) -> None:
+        metadata = waiting["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
         # Bound meanwhile: then it is where kube-scheduler wants it.
         with suppress(UnprocessableError):
@@ -132,16 +134,20 @@ class LiveCluster:
         """Return where pods are bound, and make the volumes that binding waits for."""
         await self._provision()
         pods, _ = await self._kube.list("/api/v1/pods")
-        return {key_of(one): one["spec"]["nodeName"] for one in pods if one["spec"].get("nodeName")}
+        return {
+            key_of(placed): placed["spec"]["nodeName"]
+            for placed in pods
+            if placed["spec"].get("nodeName")
+        }
 
     async def reasons(self) -> dict[str, str]:
         """Return what kube-scheduler says of the pods that it could not bind."""
         pods, _ = await self._kube.list("/api/v1/pods")
         return {
-            key_of(one): condition.get("message", "")
-            for one in pods
-            if not one["spec"].get("nodeName")
-            for condition in one["status"].get("conditions", [])
+            key_of(waiting): condition.get("message", "")
+            for waiting in pods
+            if not waiting["spec"].get("nodeName")
+            for condition in waiting["status"].get("conditions", [])
             if condition["type"] == "PodScheduled"
         }
 
@@ -169,14 +175,14 @@ class LiveCluster:
         return True
 
     async def _each(self, path: str, objects: Iterable[Mapping[str, Any]]) -> None:
-        for one in objects:
+        for recorded in objects:
             try:
-                await self._kube.create(path, dict(one))
+                await self._kube.create(path, dict(recorded))
             except ConflictError:
                 continue
 
-    async def _in_namespace(self, api: str, kind: str, one: Mapping[str, Any]) -> None:
-        written = copy.deepcopy(dict(one))
+    async def _in_namespace(self, api: str, kind: str, recorded: Mapping[str, Any]) -> None:
+        written = copy.deepcopy(dict(recorded))
         for key in ("uid", "creationTimestamp"):
             written["metadata"].pop(key, None)
         namespace = written["metadata"].get("namespace", "default")
@@ -185,24 +191,24 @@ class LiveCluster:
     async def _provision(self) -> None:
         """Make the volumes for which kube-scheduler has chosen a node."""
         claims, _ = await self._kube.list("/api/v1/persistentvolumeclaims")
-        for one in claims:
-            chosen = one["metadata"].get("annotations", {}).get(SELECTED_NODE)
-            if chosen and not one["spec"].get("volumeName"):
-                await self._each("/api/v1/persistentvolumes", [_made_for(one)])
+        for claim in claims:
+            chosen = claim["metadata"].get("annotations", {}).get(SELECTED_NODE)
+            if chosen and not claim["spec"].get("volumeName"):
+                await self._each("/api/v1/persistentvolumes", [_made_for(claim)])
 
     async def remove(self, path: str) -> None:
         """Remove all objects of a kind, and return when they are gone."""
 
         async def gone() -> bool:
             objects, _ = await self._kube.list(path)
-            for one in objects:
-                await self._remove_one(path, one)
+            for recorded in objects:
+                await self._remove_one(path, recorded)
             return not objects
 
         await until(gone)
 
-    async def _remove_one(self, path: str, one: Object) -> None:
-        metadata = one["metadata"]
+    async def _remove_one(self, path: str, recorded: Object) -> None:
+        metadata = recorded["metadata"]
         api, kind = path.rsplit("/", 1)
         within = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
         name = f"{api}{within}/{kind}/{metadata['name']}"
@@ -230,8 +236,8 @@ def plan(
     """Return the new machines, the cheapest that the answer allows, and each pod's node."""
     machines = Replay(world, answer, world["instanceTypes"]).machines()
     where = {key: name for name, keys in answer["existingNodes"].items() for key in keys}
-    for machine, one in zip(machines, answer["newNodes"], strict=True):
-        where |= dict.fromkeys(one["pods"], machine.name)
+    for machine, new in zip(machines, answer["newNodes"], strict=True):
+        where |= dict.fromkeys(new["pods"], machine.name)
     return machines, where
 
 
@@ -244,7 +250,7 @@ def node(machine: Machine) -> Object:
             "labels": machine.labels,
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
-        "spec": {"taints": [dict(one) for one in machine.taints]},
+        "spec": {"taints": [dict(taint) for taint in machine.taints]},
         "status": {"allocatable": room, "capacity": room},
     }
 
@@ -260,8 +266,8 @@ def witness(machine: Machine) -> Object:
                 "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
             },
             "tolerations": [
-                {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
-                for one in machine.taints
+                {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
+                for taint in machine.taints
             ],
             "containers": [{"name": "main", "image": "witness"}],
         },
@@ -272,34 +278,34 @@ def elsewhere(
     pods: Mapping[str, Mapping[str, Any]], expected: Mapping[str, str], bound: Mapping[str, str]
 ) -> list[str]:
     """Return the pods that are not bound as planned; like pods may have changed places."""
-    found: list[str] = []
+    moved: list[str] = []
     for alike in _alike(pods).values():
         places = Counter(expected[key] for key in alike)
         places.subtract(Counter(bound[key] for key in alike if key in bound))
-        found += [
+        moved += [
             key for key in alike if bound.get(key) != expected[key] and places[expected[key]] > 0
         ]
-    return found
+    return moved
 
 
 def _alike(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Divide pods into those that differ in nothing but the name."""
-    found: dict[str, list[str]] = {}
-    for key, one in pods.items():
-        written = pod(one)
+    alike: dict[str, list[str]] = {}
+    for key, recorded in pods.items():
+        written = pod(recorded)
         del written["metadata"]["name"]
-        found.setdefault(json.dumps(written, sort_keys=True), []).append(key)
-    return found
+        alike.setdefault(json.dumps(written, sort_keys=True), []).append(key)
+    return alike
 
 
 def _quantity(billionths: int) -> str:
     return f"{billionths // 10**6}m"
 
 
-def pod(one: Mapping[str, Any]) -> Object:
+def pod(recorded: Mapping[str, Any]) -> Object:
     """Return a pod as it was before admission: without what the API server writes itself."""
-    metadata = {key: one["metadata"].get(key) for key in ("name", "namespace", "labels")}
-    spec = copy.deepcopy(one["spec"])
+    metadata = {key: recorded["metadata"].get(key) for key in ("name", "namespace", "labels")}
+    spec = copy.deepcopy(recorded["spec"])
     spec.pop("priority", None)
     if overhead := spec.pop("overhead", None):
         spec["runtimeClassName"] = f"heavy-{abs(hash(json.dumps(overhead, sort_keys=True)))}"
@@ -311,18 +317,18 @@ def pod(one: Mapping[str, Any]) -> Object:
 
 
 def _volumes(world: Mapping[str, Any]) -> Sequence[Object]:
-    found: Sequence[Object] = world.get("persistentVolumes", [])
-    return found
+    volumes: Sequence[Object] = world.get("persistentVolumes", [])
+    return volumes
 
 
-def _volume(one: Object, world: Mapping[str, Any]) -> Object:
+def _volume(volume: Object, world: Mapping[str, Any]) -> Object:
     """Return a volume that waits for the claim that names it."""
-    name = one["metadata"]["name"]
+    name = volume["metadata"]["name"]
     for claim in world.get("persistentVolumeClaims", []):
         if claim["spec"].get("volumeName") == name:
             reference = {key: claim["metadata"][key] for key in ("name", "namespace")}
-            return {**one, "spec": {**one["spec"], "claimRef": reference}}
-    return one
+            return {**volume, "spec": {**volume["spec"], "claimRef": reference}}
+    return volume
 
 
 def _made_for(claim: Object) -> Object:

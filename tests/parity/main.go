@@ -6,10 +6,12 @@
 //
 //	parity [-repeat N] WORLD.json
 //	parity -batch < WORLDS > ANSWERS
+//	parity -questions < QUESTIONS > ANSWERS
 //
 // With -batch it reads worlds from standard input, one JSON object after another, and
 // prints an answer per line, in their order; a world that cannot be read or solved is
-// answered with {"error": "why"}.
+// answered with {"error": "why"}. With -questions it reads what questions.go describes:
+// worlds to schedule or to disrupt, each at a moment of its own.
 //
 // Timed as Karpenter's own benchmark is: types, pools and topology are prepared
 // beforehand and only Solve counts (`seconds`); `setupSeconds` is what preparing took.
@@ -23,11 +25,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -61,6 +66,7 @@ type World struct {
 	DaemonSets             []*appsv1.DaemonSet             `json:"daemonSets"`
 	NodeOverlays           []*v1alpha1.NodeOverlay         `json:"nodeOverlays"`
 	Namespaces             []*corev1.Namespace             `json:"namespaces"`
+	PodDisruptionBudgets   []*policyv1.PodDisruptionBudget `json:"podDisruptionBudgets"`
 	PersistentVolumes      []*corev1.PersistentVolume      `json:"persistentVolumes"`
 	PersistentVolumeClaims []*corev1.PersistentVolumeClaim `json:"persistentVolumeClaims"`
 	StorageClasses         []*storagev1.StorageClass       `json:"storageClasses"`
@@ -93,18 +99,23 @@ type NewNode struct {
 func main() {
 	repeat := flag.Int("repeat", 1, "solve so many times; seconds is the median")
 	many := flag.Bool("batch", false, "read worlds from standard input, one after another")
+	questions := flag.Bool("questions", false, "read questions from standard input, one after another")
 	flag.Parse()
 	log.SetLogger(logging.NopLogger)
 	cloudprovider.ReservationIDLabel = "karpenter.k8s.aws/capacity-reservation-id"
-	if *many {
-		if err := batch(os.Stdin, os.Stdout); err != nil {
+	if *many || *questions {
+		answerer := one
+		if *questions {
+			answerer = answered
+		}
+		if err := batch(os.Stdin, os.Stdout, answerer); err != nil {
 			fmt.Fprintln(os.Stderr, "parity:", err)
 			os.Exit(1)
 		}
 		return
 	}
 	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: parity [-repeat N] WORLD.json, or parity -batch")
+		fmt.Fprintln(os.Stderr, "usage: parity [-repeat N] WORLD.json, parity -batch, or parity -questions")
 		os.Exit(2)
 	}
 	answer, err := ask(flag.Arg(0), *repeat)
@@ -129,7 +140,7 @@ func ask(path string, repeat int) (*Answer, error) {
 	}
 	var runs []*Answer
 	for range repeat {
-		run, err := solve(world, instanceTypes)
+		run, err := solve(world, instanceTypes, clock.RealClock{})
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +164,7 @@ func read(raw []byte, path string) (World, []*cloudprovider.InstanceType, error)
 }
 
 // batch answers world after world; what one of them makes well known is forgotten before the next.
-func batch(in io.Reader, out io.Writer) error {
+func batch(in io.Reader, out io.Writer, answerer func([]byte) (any, error)) error {
 	wellKnown := v1.WellKnownLabels.Clone()
 	worlds, answers := json.NewDecoder(in), json.NewEncoder(out)
 	for {
@@ -164,7 +175,7 @@ func batch(in io.Reader, out io.Writer) error {
 			return fmt.Errorf("not a stream of worlds: %w", err)
 		}
 		v1.WellKnownLabels = wellKnown.Clone()
-		answer, err := one(raw)
+		answer, err := careful(raw, answerer)
 		if err != nil {
 			answer = map[string]string{"error": err.Error()}
 		}
@@ -174,25 +185,70 @@ func batch(in io.Reader, out io.Writer) error {
 	}
 }
 
-func one(raw []byte) (answer any, err error) {
+func careful(raw []byte, answerer func([]byte) (any, error)) (answer any, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("the engine panicked: %v", reason)
 		}
 	}()
+	return answerer(raw)
+}
+
+func one(raw []byte) (any, error) {
 	world, instanceTypes, err := read(raw, "standard input")
 	if err != nil {
 		return nil, err
 	}
-	return solve(world, instanceTypes)
+	return solve(world, instanceTypes, clock.RealClock{})
 }
 
-func solve(world World, instanceTypes []*cloudprovider.InstanceType) (*Answer, error) {
+func solve(world World, instanceTypes []*cloudprovider.InstanceType, clk clock.Clock) (*Answer, error) {
+	engine, err := prepared(world, instanceTypes, clk, "provisioner")
+	if err != nil {
+		return nil, err
+	}
+	ctx, provisioner, mirror := engine.ctx, engine.provisioner, engine.mirror
+	valid, refused := validated(ctx, provisioner, engine.waiting)
+
+	began := time.Now()
+	scheduler, err := provisioner.NewScheduler(ctx, valid, mirror.DeepCopyNodes().Active(),
+		sets.New[types.UID](), solverOptions(ctx)...)
+	if err != nil {
+		return nil, fmt.Errorf("preparing: %w", err)
+	}
+	ready := time.Now()
+	results, err := scheduler.Solve(ctx, valid)
+	if err != nil {
+		return nil, fmt.Errorf("solving: %w", err)
+	}
+	solved := time.Now()
+	answer := written(results.TruncateInstanceTypes(ctx, scheduling.MaxInstanceTypes))
+	for pod, reason := range refused {
+		answer.Unschedulable[pod] = []string{reason.Error()}
+	}
+	answer.Seconds, answer.SetupSeconds = solved.Sub(ready).Seconds(), ready.Sub(began).Seconds()
+	return answer, nil
+}
+
+// engine is what Karpenter runs on: a cluster that its mirror has heard of, and a cloud.
+type engine struct {
+	ctx         context.Context
+	kube        *memory
+	mirror      *state.Cluster
+	provider    cloudprovider.CloudProvider
+	provisioner *provisioning.Provisioner
+	recorder    events.Recorder
+	waiting     []*corev1.Pod
+}
+
+func prepared(
+	world World, instanceTypes []*cloudprovider.InstanceType, clk clock.Clock, controller string,
+) (*engine, error) {
 	ctx := options.ToContext(
-		injection.WithControllerName(context.Background(), "provisioner"), settings(world.Settings))
+		injection.WithControllerName(context.Background(), controller), settings(world.Settings))
 	kube, waiting := cluster(world)
 	var provider cloudprovider.CloudProvider = &catalogue{instanceTypes: instanceTypes}
-	mirror := state.NewCluster(clock.RealClock{}, kube, provider)
+	mirror := state.NewCluster(clk, kube, provider)
 	if err := fill(ctx, mirror, world); err != nil {
 		return nil, err
 	}
@@ -203,28 +259,9 @@ func solve(world World, instanceTypes []*cloudprovider.InstanceType) (*Answer, e
 		}
 		provider = overlaid
 	}
-	provisioner := provisioning.NewProvisioner(
-		kube, events.NewRecorder(&record.FakeRecorder{}), provider, mirror, clock.RealClock{}, nil, nil)
-	valid, refused := validated(ctx, provisioner, waiting)
-
-	began := time.Now()
-	scheduler, err := provisioner.NewScheduler(ctx, valid, mirror.DeepCopyNodes().Active(),
-		sets.New[types.UID](), solverOptions(ctx)...)
-	if err != nil {
-		return nil, fmt.Errorf("preparing: %w", err)
-	}
-	prepared := time.Now()
-	results, err := scheduler.Solve(ctx, valid)
-	if err != nil {
-		return nil, fmt.Errorf("solving: %w", err)
-	}
-	solved := time.Now()
-	answer := written(results.TruncateInstanceTypes(ctx, scheduling.MaxInstanceTypes))
-	for pod, reason := range refused {
-		answer.Unschedulable[pod] = []string{reason.Error()}
-	}
-	answer.Seconds, answer.SetupSeconds = solved.Sub(prepared).Seconds(), prepared.Sub(began).Seconds()
-	return answer, nil
+	recorder := events.NewRecorder(&record.FakeRecorder{})
+	provisioner := provisioning.NewProvisioner(kube, recorder, provider, mirror, clk, nil, nil)
+	return &engine{ctx, kube, mirror, provider, provisioner, recorder, waiting}, nil
 }
 
 // overlays has Karpenter evaluate the world's overlays, and returns the cloud as it is under them.
@@ -274,6 +311,9 @@ func settings(given map[string]string) *options.Options {
 	if policy, ok := given["PREFERENCE_POLICY"]; ok {
 		chosen.PreferencePolicy = options.PreferencePolicy(policy)
 	}
+	gates := strings.ToLower(strings.ReplaceAll(given["FEATURE_GATES"], " ", ""))
+	chosen.FeatureGates.SpotToSpotConsolidation = slices.Contains(
+		strings.Split(gates, ","), "spottospotconsolidation=true")
 	if policy, ok := given["MIN_VALUES_POLICY"]; ok {
 		chosen.MinValuesPolicy = options.MinValuesPolicy(policy)
 	}

@@ -13,203 +13,200 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-SEEDS = 256
+from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
+
+LOOKS = (64, 256)
+"""How many worlds are asked: a few show most mutations, and only the others need them all."""
+
 ENGINE_TESTS = ("tests/scheduling", "tests/constraints")
-RED = re.compile(r"^FAILED (\S+)", re.M)
 FAILED = re.compile(r"^seed (\d+)|^  FAILED ([a-z ]+):", re.M)
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation:
-    """A line of the engine, what it becomes, and the features whose worlds must notice."""
+class EngineMutation(Mutation):
+    """A mutation, and the features whose worlds must notice."""
 
-    name: str
-    file: str
-    old: str
-    new: str
     about: str
 
 
 CONSTRAINTS, SCHEDULING = "controller/constraints", "controller/scheduling"
 MUTATIONS = (
-    Mutation(
+    EngineMutation(
         "NotIn reads as In",
         f"{CONSTRAINTS}/requirements.py",
         "ValueSet(frozenset(named), complement=True)",
         "ValueSet(frozenset(named))",
         "node_affinity,pool_requirements",
     ),
-    Mutation(
+    EngineMutation(
         "Gt includes the bound",
         f"{CONSTRAINTS}/requirements.py",
         "at_least=_bound(operator, named) + 1)",
         "at_least=_bound(operator, named) - 1)",
         "node_affinity,pool_requirements,weights",
     ),
-    Mutation(
+    EngineMutation(
         "bounds are not looked at",
         f"{CONSTRAINTS}/requirements.py",
         "if self.at_least is None and self.at_most is None:\n            return True",
         "if True:\n            return True",
         "node_affinity,custom_labels",
     ),
-    Mutation(
+    EngineMutation(
         "absence meets Exists",
         f"{CONSTRAINTS}/requirements.py",
         "return bool(self.values) and self.at_least is None",
         "return self.at_least is None",
         "custom_labels",
     ),
-    Mutation(
+    EngineMutation(
         "a toleration's value does not matter",
         f"{CONSTRAINTS}/taints.py",
         "return bool(toleration.key) and toleration.value == taint.value",
         "return bool(toleration.key)",
         "taints",
     ),
-    Mutation(
+    EngineMutation(
         "a toleration's effect does not matter",
         f"{CONSTRAINTS}/taints.py",
         "if toleration.effect and toleration.effect != taint.effect:",
         "if False:",
         "taints",
     ),
-    Mutation(
+    EngineMutation(
         "host ports of different protocols clash",
         f"{CONSTRAINTS}/hostports.py",
         "and mine.protocol == theirs.protocol",
         "and True",
         "host_ports",
     ),
-    Mutation(
+    EngineMutation(
         "0.0.0.0 is an address like others",
         f"{CONSTRAINTS}/hostports.py",
         "(mine.ip == theirs.ip or EVERY_ADDRESS in {mine.ip, theirs.ip})",
         "mine.ip == theirs.ip",
         "host_ports",
     ),
-    Mutation(
+    EngineMutation(
         "sidecars cost nothing",
         f"{CONSTRAINTS}/resources.py",
         "largest((total((running, started)), *peaks))",
         "largest((running, *peaks))",
         "containers",
     ),
-    Mutation(
+    EngineMutation(
         "init containers cost nothing",
         f"{CONSTRAINTS}/resources.py",
         "largest((total((running, started)), *peaks))",
         "total((running, started))",
         "containers",
     ),
-    Mutation(
+    EngineMutation(
         "overhead costs nothing",
         f"{CONSTRAINTS}/resources.py",
         "needed = total((needed, asked(spec.overhead)))",
         "pass",
         "containers",
     ),
-    Mutation(
+    EngineMutation(
         "requests of the whole pod are not read",
         f"{CONSTRAINTS}/resources.py",
         "if spec.resources is not None:",
         "if False:",
         "containers",
     ),
-    Mutation(
+    EngineMutation(
         "NotIn in label selectors picks nothing",
         f"{CONSTRAINTS}/selectors.py",
         "return value is not None and value in expression.values",
         "return True",
         "match_label_keys",
     ),
-    Mutation(
+    EngineMutation(
         "one more than maxSkew is even",
         f"{SCHEDULING}/topology/groups.py",
         "return count + own - least <= self.max_skew",
         "return count + own - least <= self.max_skew + 1",
         "zone_spread,spread_of_others,hostname_spread,other_spread",
     ),
-    Mutation(
+    EngineMutation(
         "anti-affinity by zone tolerates company",
         f"{SCHEDULING}/topology/groups.py",
         "return count == 0",
         "return count >= 0",
         "anti_affinity,running_neighbours",
     ),
-    Mutation(
+    EngineMutation(
         "pods that run repel nobody",
         f"{SCHEDULING}/nodes/occupancy.py",
         "room = np.where(self._owners[group.index] > 0, 0, room)",
         "pass",
         "running_neighbours,anti_affinity",
     ),
-    Mutation(
+    EngineMutation(
         "minDomains is not read",
         f"{SCHEDULING}/topology/spread.py",
         "len(universe) < max(group.min_domains, 1)",
         "not universe",
         "zone_spread",
     ),
-    Mutation(
+    EngineMutation(
         "terms reach only their own namespace",
         f"{SCHEDULING}/topology/groups.py",
         "return namespace in self.namespaces and",
         'return namespace == "default" and',
         "namespaces",
     ),
-    Mutation(
+    EngineMutation(
         "pools have no limits",
         f"{SCHEDULING}/catalog/limits.py",
         "left[place] = limit - used",
         "left[place] = 1e18 + limit - used",
         "limits",
     ),
-    Mutation(
+    EngineMutation(
         "daemons cost nothing",
         f"{SCHEDULING}/catalog/daemons.py",
         "requests=resources.pod_requests(pod),",
         "requests={},",
         "daemons",
     ),
-    Mutation(
+    EngineMutation(
         "pods that run take no room",
         f"{SCHEDULING}/nodes/existing.py",
         "            used[index].append(requests)\n            self.ports",
         "            self.ports",
         "existing_nodes,running_neighbours,containers",
     ),
-    Mutation(
+    EngineMutation(
         "preferences are given up at once",
         f"{SCHEDULING}/pods/preferences.py",
         "return requirements.read(self.preferred_nodes[0].preference.match_expressions)",
         "return {}",
         "preferred_node_affinity",
     ),
-    Mutation(
+    EngineMutation(
         "a node attaches any number of volumes",
         f"{SCHEDULING}/nodes/attachments.py",
         "spare = limit - len(attached)",
         "spare = 99 + limit - len(attached)",
         "volume_limits",
     ),
-    Mutation(
+    EngineMutation(
         "bound volumes are reached from anywhere",
         f"{SCHEDULING}/pods/volumes.py",
         "if affinity is None or affinity.required is None:",
         "if True:",
         "volumes,volumes_and_spread",
     ),
-    Mutation(
+    EngineMutation(
         "pods join cheaper nodes whatever the weight of their pool",
         f"{SCHEDULING}/packing/localsearch.py",
         "if weight == self._heaviest:",
@@ -219,13 +216,9 @@ MUTATIONS = (
 )
 
 
-class MutationFailedError(RuntimeError):
-    """The line to break is not there, or not only there."""
-
-
-def failures(checkout: Path, about: str) -> set[tuple[str, str]]:
+def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
     """Return seed and kind of every failure in worlds about the features."""
-    command = [sys.executable, "-m", "tests.parity.campaign", "--seeds", str(SEEDS)]
+    command = [sys.executable, "-m", "tests.parity.campaign", "--seeds", str(seeds)]
     done = subprocess.run(
         [*command, "--about", about],
         cwd=checkout,
@@ -235,42 +228,32 @@ def failures(checkout: Path, about: str) -> set[tuple[str, str]]:
     )
     if done.returncode not in (0, 1) or " worlds in " not in done.stdout:
         raise MutationFailedError(done.stderr[-2000:])
-    found, seed = set(), ""
+    failed, seed = set(), ""
     for match in FAILED.finditer(done.stdout):
         seed = match[1] or seed
         if match[2]:
-            found.add((seed, match[2]))
-    return found
+            failed.add((seed, match[2]))
+    return failed
 
 
-def red_test(checkout: Path) -> str:
-    """Return the first test of the engine that fails, empty when none does."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-qx", "-m", "not cluster", *ENGINE_TESTS],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
-        capture_output=True,
-        text=True,
-    )
-    found = RED.search(done.stdout)
-    return found[1] if found else ""
+def noticed(
+    checkout: Path,
+    mutation: EngineMutation,
+    known: Callable[[str, int], set[tuple[str, str]]],
+) -> str:
+    """Return who notices a mutation, empty when nobody does; the files are as before afterwards.
 
-
-def noticed(checkout: Path, mutation: Mutation, known: set[tuple[str, str]]) -> str:
-    """Return who notices a mutation, empty when nobody does; the file is as before afterwards."""
-    file = checkout / mutation.file
-    source = file.read_text()
-    if source.count(mutation.old) != 1:
-        times = source.count(mutation.old)
-        raise MutationFailedError(f"{mutation.file} has {times} of: {mutation.old}")
-    file.write_text(source.replace(mutation.old, mutation.new))
-    try:
-        fresh = sorted(failures(checkout, mutation.about) - known)
+    `known` answers, of so many worlds about some features, what fails without any mutation.
+    """
+    for seeds in LOOKS:
+        before = known(mutation.about, seeds)
+        with broken(checkout, mutation):
+            fresh = failures(checkout, mutation.about, seeds) - before
         if fresh:
-            return f"{len(fresh)} worlds: {', '.join(sorted({kind for _, kind in fresh}))}"
-        return red_test(checkout)
-    finally:
-        file.write_text(source)
+            kinds = ", ".join(sorted({kind for _, kind in fresh}))
+            return f"{len(fresh)} of {seeds} worlds: {kinds}"
+    with broken(checkout, mutation):
+        return red_test(checkout, *ENGINE_TESTS)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -279,19 +262,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     options = parser.parse_args(argv)
     missed = 0
-    known: dict[str, set[tuple[str, str]]] = {}
-    with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory) / "checkout"
-        copy.mkdir()
-        shutil.copy(CHECKOUT / "pyproject.toml", copy)
-        for part in ("controller", "testbed", "tests"):
-            shutil.copytree(
-                CHECKOUT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        for mutation in (one for one in MUTATIONS if options.only in one.name):
-            if mutation.about not in known:
-                known[mutation.about] = failures(copy, mutation.about)
-            who = noticed(copy, mutation, known[mutation.about])
+    with copied() as copy:
+        known = cache(partial(failures, copy))
+        for mutation in (mutation for mutation in MUTATIONS if options.only in mutation.name):
+            who = noticed(copy, mutation, known)
             missed += not who
             seen = who or "NOT FOUND"
             print(f"| {mutation.name} | `{mutation.file}` | {seen} |", flush=True)

@@ -16,7 +16,7 @@ from tests.parity.worlds import Object
 def overlaid(world: Mapping[str, Any]) -> list[Object]:
     """Return the world's instance types with the prices and capacities that its overlays give."""
     types: list[Object] = copy.deepcopy(world["instanceTypes"])
-    overlays = sorted(world.get("nodeOverlays", []), key=lambda one: -one["spec"]["weight"])
+    overlays = sorted(world.get("nodeOverlays", []), key=lambda overlay: -overlay["spec"]["weight"])
     for kind in types:
         known = {term["key"]: set(term["values"]) for term in kind["requirements"]}
         priced: set[int] = set()

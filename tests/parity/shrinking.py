@@ -50,9 +50,9 @@ def _fewer(world: World, key: str, shows: Shows) -> World:
 
 
 def _fewer_offerings(world: World, kind: dict[str, Any], shows: Shows) -> None:
-    for one in list(kind["offerings"]):
+    for offering in list(kind["offerings"]):
         kept = kind["offerings"]
-        kind["offerings"] = [other for other in kept if other is not one]
+        kind["offerings"] = [other for other in kept if other is not offering]
         if not kind["offerings"] or not shows(world):
             kind["offerings"] = kept
 
@@ -65,7 +65,7 @@ def failing(beginning: str, features: Sequence[str] = ()) -> Shows:
         if "error" in their:
             return False
         verdict = comparison.asked(world, their, features=features)
-        return any(one.startswith(beginning) for one in verdict.failures)
+        return any(failure.startswith(beginning) for failure in verdict.failures)
 
     return shows
 
@@ -77,8 +77,8 @@ def faulty(rule: str) -> Shows:
         (their,) = engines.karpenter_batch([world])
         if "error" in their:
             return False
-        found = findings(world, their, world["instanceTypes"])
-        return any(one.rule == rule for one in found)
+        broken = findings(world, their, world["instanceTypes"])
+        return any(finding.rule == rule for finding in broken)
 
     return shows
 

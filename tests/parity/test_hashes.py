@@ -25,7 +25,7 @@ Maker = Callable[[random.Random], Any]
 def test_hashes_of_pools_are_karpenters() -> None:
     pools = [node_pool(random.Random(seed)) for seed in SEEDS]
 
-    ours = [hashes.node_pool_hash(msgspec.convert(one, NodePool)) for one in pools]
+    ours = [hashes.node_pool_hash(msgspec.convert(pool, NodePool)) for pool in pools]
 
     assert_same(pools, ours)
 
@@ -34,7 +34,8 @@ def test_hashes_of_classes_are_karpenters() -> None:
     classes = [node_class(random.Random(seed)) for seed in SEEDS]
 
     ours = [
-        hashes.node_class_hash(msgspec.convert(one, EC2NodeClass), ca_bundle=CA) for one in classes
+        hashes.node_class_hash(msgspec.convert(node_class, EC2NodeClass), ca_bundle=CA)
+        for node_class in classes
     ]
 
     assert_same(classes, ours)
@@ -43,7 +44,7 @@ def test_hashes_of_classes_are_karpenters() -> None:
 def assert_same(objects: Sequence[dict[str, Any]], ours: Sequence[str]) -> None:
     theirs = engines.karpenter_hashes(objects, ca_bundle=CA)
     both = zip(objects, ours, theirs, strict=True)
-    assert [(one, our, their) for one, our, their in both if our != their] == []
+    assert [(name, our, their) for name, our, their in both if our != their] == []
     assert len(set(theirs)) > len(objects) * 0.9  # or the specs would be too much alike to tell
 
 

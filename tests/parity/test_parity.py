@@ -56,7 +56,7 @@ def test_no_rule_is_broken_and_no_pod_left_over(verdicts: list[Verdict], first: 
         if seed not in OPEN
     }
 
-    assert {seed: found for seed, found in failures.items() if found} == {}
+    assert {seed: failed for seed, failed in failures.items() if failed} == {}
 
 
 def test_few_worlds_are_dearer_than_with_karpenter_and_all_of_them_far_cheaper(
@@ -119,7 +119,9 @@ def test_what_no_label_can_meet_is_not_placed_where_the_label_is_absent() -> Non
 
     (their,) = engines.karpenter_batch([world])
 
-    assert {one.rule for one in findings(world, their, world["instanceTypes"])} == {"node affinity"}
+    assert {finding.rule for finding in findings(world, their, world["instanceTypes"])} == {
+        "node affinity"
+    }
     assert set(ours(world)["unschedulable"]) == {"default/torn"}
 
 
@@ -130,7 +132,7 @@ def wrong(world: dict[str, Any], **changes: Any) -> set[str]:
     """Return the rules that our answer to the world breaks, once it is changed, sums included."""
     answer = {**ours(world), "lowerBound": 0.0, **changes}
     answer["cost"] = sum(node["price"] for node in answer["newNodes"])
-    return {one.rule for one in findings(world, answer, world["instanceTypes"])}
+    return {finding.rule for finding in findings(world, answer, world["instanceTypes"])}
 
 
 def test_the_oracle_finds_a_pod_that_is_lost() -> None:

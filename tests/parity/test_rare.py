@@ -34,7 +34,7 @@ def test_no_rule_is_broken_no_pod_left_over_and_nothing_dearer(
 ) -> None:
     failures = {seed: verdicts[seed].failures for seed in SEEDS[first :: len(RARE)]}
 
-    assert {seed: found for seed, found in failures.items() if found} == {}
+    assert {seed: failed for seed, failed in failures.items() if failed} == {}
 
 
 def test_karpenter_answers_every_world(karpenter: dict[int, dict[str, Any]]) -> None:

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	kwokapis "sigs.k8s.io/karpenter/kwok/apis"
 	kwokv1alpha1 "sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
@@ -29,8 +28,7 @@ import (
 var errNotAsked = errors.New("a recorded world launches nothing")
 
 // cluster puts the world's objects behind a client, and picks out the pods that wait.
-func cluster(world World) (client.Client, []*corev1.Pod) {
-	var objects []client.Object
+func cluster(world World) (*memory, []*corev1.Pod) {
 	var waiting []*corev1.Pod
 	for i, pod := range world.Pods {
 		if pod.UID == "" {
@@ -39,7 +37,6 @@ func cluster(world World) (client.Client, []*corev1.Pod) {
 		if pod.Spec.NodeName == "" {
 			waiting = append(waiting, pod)
 		}
-		objects = append(objects, pod)
 	}
 	for i, pool := range world.NodePools {
 		if pool.UID == "" {
@@ -50,41 +47,10 @@ func cluster(world World) (client.Client, []*corev1.Pod) {
 		pool.StatusConditions().SetTrue(v1.ConditionTypeValidationSucceeded)
 		pool.StatusConditions().SetTrue(v1.ConditionTypeNodeClassReady)
 		pool.StatusConditions().SetTrue(status.ConditionReady)
-		objects = append(objects, pool)
 	}
-	objects = append(objects, all(world.Nodes)...)
-	objects = append(objects, all(world.NodeClaims)...)
-	objects = append(objects, all(world.DaemonSets)...)
-	objects = append(objects, all(world.NodeOverlays)...)
-	objects = append(objects, all(world.Namespaces)...)
-	objects = append(objects, all(world.PersistentVolumes)...)
-	objects = append(objects, all(world.PersistentVolumeClaims)...)
-	objects = append(objects, all(world.StorageClasses)...)
-	objects = append(objects, all(world.CSINodes)...)
-	kube := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.NodeOverlay{}).
-		WithInterceptorFuncs(interceptor.Funcs{Get: get}).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
-			return []string{o.(*corev1.Pod).Spec.NodeName}
-		}).
-		WithIndex(&corev1.Node{}, "spec.providerID", func(o client.Object) []string {
-			return []string{o.(*corev1.Node).Spec.ProviderID}
-		}).
-		WithIndex(&v1.NodeClaim{}, "status.providerID", func(o client.Object) []string {
-			return []string{o.(*v1.NodeClaim).Status.ProviderID}
-		}).Build()
-	return kube, waiting
-}
-
-// get reads volumes by name alone, as an API server does: the engine asks for them in the
-// namespace of a pod, where the fake finds none.
-func get(ctx context.Context, kube client.WithWatch, key client.ObjectKey, object client.Object,
-	options ...client.GetOption,
-) error {
-	if _, ok := object.(*corev1.PersistentVolume); ok {
-		key.Namespace = ""
-	}
-	return kube.Get(ctx, key, object, options...)
+	overlays := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(all(world.NodeOverlays)...).
+		WithStatusSubresource(&v1alpha1.NodeOverlay{}).Build()
+	return inMemory(world, overlays), waiting
 }
 
 func all[T client.Object](found []T) []client.Object {

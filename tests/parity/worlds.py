@@ -276,7 +276,7 @@ FAMILIES: tuple[tuple[str, float, float, str], ...] = (
 
 def mixed_types(chance: random.Random) -> list[Object]:
     """Return 70 types in three zones; some spot pools have no capacity, some types no zone."""
-    found = []
+    kinds = []
     for family, ratio, per_cpu, arch in FAMILIES:
         for size, cpu in SIZES:
             offerings = []
@@ -289,7 +289,7 @@ def mixed_types(chance: random.Random) -> list[Object]:
                 offerings.append(offering(zone, "spot", spot, available=chance.random() > 0.15))
             if not offerings:
                 continue
-            found.append(
+            kinds.append(
                 instance_type(
                     f"{family}.{size}",
                     cpu=cpu,
@@ -300,7 +300,7 @@ def mixed_types(chance: random.Random) -> list[Object]:
                     **{FAMILY: family},
                 )
             )
-    return found
+    return kinds
 
 
 def mixed(pods: int, seed: int) -> World:
@@ -353,23 +353,23 @@ def _group(chance: random.Random, name: str, size: int) -> list[Object]:
     spec: dict[str, Any] = {}
     if chance.random() < 0.2:
         spec["tolerations"] = [{"key": "team", "operator": "Equal", "value": "batch"}]
-    wish = chance.choice(WISHES)
-    wish(chance, labels, spec)
+    constrain = chance.choice(CONSTRAINTS)
+    constrain(chance, labels, spec)
     return [pod(f"{name}-{n}", cpu=cpu, memory=memory, labels=labels, **spec) for n in range(size)]
 
 
-Wish = Callable[[random.Random, Mapping[str, str], dict[str, Any]], None]
+ConstraintWriter = Callable[[random.Random, Mapping[str, str], dict[str, Any]], None]
 
 
 def _nothing(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
     """Most groups run anywhere."""
 
 
-def _select(key: str, *values: str) -> Wish:
-    def wish(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
+def _select(key: str, *values: str) -> ConstraintWriter:
+    def write(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
         spec["nodeSelector"] = {key: chance.choice(values)}
 
-    return wish
+    return write
 
 
 def _family(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
@@ -382,8 +382,8 @@ def _family(chance: random.Random, labels: Mapping[str, str], spec: dict[str, An
     }
 
 
-def _spread(key: str) -> Wish:
-    def wish(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
+def _spread(key: str) -> ConstraintWriter:
+    def write(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1 if key == ZONE else chance.choice((1, 3)),
@@ -393,7 +393,7 @@ def _spread(key: str) -> Wish:
             }
         ]
 
-    return wish
+    return write
 
 
 def _near(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any]) -> None:
@@ -404,7 +404,7 @@ def _apart(chance: random.Random, labels: Mapping[str, str], spec: dict[str, Any
     spec["affinity"] = {"podAntiAffinity": required(labels, HOSTNAME)}
 
 
-WISHES: tuple[Wish, ...] = (
+CONSTRAINTS: tuple[ConstraintWriter, ...] = (
     *(_nothing,) * 8,
     _select(CAPACITY_TYPE, "on-demand"),
     _select(ZONE, *ZONES),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from controller.apiserver.errors import ApiError
 from controller.disruption import methods
 from controller.disruption.commands import Confirmation, Decision
+from controller.disruption.modes import Mode
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
+from controller.reconcilers.disruption.advising import Advisor, Recommender
+from controller.reconcilers.disruption.bookkeeping import Ledger
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.disruption.orchestration import Orchestrator
-from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from tests.reconcilers.world import World
 
@@ -31,9 +35,22 @@ class SameProcess:
         return methods.confirm(replace(problem, settings=self.settings), decision)
 
 
-def make_disruptor(world: World, judge: SameProcess | None = None) -> Disruptor:
+def make_disruptor(
+    world: World, judge: SameProcess | None = None, mode: Mode = Mode.ACT
+) -> Disruptor:
+    ledger = Ledger(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        metrics=world.metrics,
+        clock=world.clock,
+    )
     writer = ClaimWriter(
-        api=world.api, cluster=world.cluster, metrics=world.metrics, clock=world.clock, plan=Plan()
+        api=world.api,
+        cluster=world.cluster,
+        metrics=world.metrics,
+        clock=world.clock,
+        plan=PlacementPlan(),
     )
     orchestrator = Orchestrator(
         api=world.api,
@@ -42,15 +59,27 @@ def make_disruptor(world: World, judge: SameProcess | None = None) -> Disruptor:
         metrics=world.metrics,
         clock=world.clock,
         writer=writer,
+        ledger=ledger,
     )
+    judge = judge or SameProcess()
+    advised: dict[str, Any] = {
+        "judge": judge,
+        "cluster": world.cluster,
+        "metrics": world.metrics,
+        "clock": world.clock,
+    }
     return Disruptor(
         cloud=world.cloud,
         cluster=world.cluster,
         recorder=world.recorder,
         metrics=world.metrics,
         clock=world.clock,
-        judge=judge or SameProcess(),
+        judge=judge,
         orchestrator=orchestrator,
+        trials=world.trials,
+        recommender=Recommender(**advised, ledger=ledger, orchestrator=orchestrator),
+        advisor=Advisor(**advised),
+        mode=mode,
     )
 
 
@@ -74,4 +103,4 @@ class Loops:
     def leaves(self, name: str) -> bool:
         """Whether the mirror holds a machine for one on its way out."""
         machines = self.world.cluster.state_nodes(self.world.clock())
-        return next(one.deleting for one in machines if one.name == name)
+        return next(machine.deleting for machine in machines if machine.name == name)

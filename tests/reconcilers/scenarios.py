@@ -21,9 +21,7 @@ from controller.apis.nodeclaim import (
 )
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.pods import Pod
-from controller.reconcilers.newnodes.plan import Plan
-from controller.reconcilers.nodeclaim.finalization import Finalization
-from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.provisioner import Provisioner
@@ -38,7 +36,9 @@ from tests.reconcilers.world import (
     READY,
     World,
     make_class,
+    make_lifecycle,
     make_pool,
+    make_waiting_pod,
 )
 
 NO_WAIT = timedelta(milliseconds=1)
@@ -62,6 +62,7 @@ class ProvisioningScenario:
             solve=self._solve,
             batch_window=BatchWindow(NO_WAIT, NO_WAIT),
             nomination=timedelta(seconds=20),
+            trials=world.trials,
         )
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
@@ -76,7 +77,7 @@ class ProvisioningScenario:
         self.provisioner = dataclasses.replace(
             self.provisioner,
             batch_window=BatchWindow(NO_WAIT, NO_WAIT),
-            plan=Plan(),
+            plan=PlacementPlan(),
             _inherited=None,
         )
 
@@ -102,22 +103,7 @@ class NominationScenario(ProvisioningScenario):
             clock=world.clock,
         )
         self.startup_gate = StartupGate(world.api, world.cluster, world.clock, self.nomination)
-        self.lifecycle = Lifecycle(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-            finalization=Finalization(
-                api=world.api,
-                cloud=world.cloud,
-                cluster=world.cluster,
-                metrics=world.metrics,
-                clock=world.clock,
-            ),
-            preparation=self.startup_gate,
-        )
+        self.lifecycle = make_lifecycle(world, self.startup_gate)
         world.seed(make_class(), make_pool())
 
     async def launch(self) -> NodeClaim:
@@ -131,6 +117,12 @@ class NominationScenario(ProvisioningScenario):
         """Launch the one claim there is and let its node join; returns the node's name."""
         return await self.bring(await self.launch())
 
+    async def nominate(self, name: str) -> str:
+        """Let a pod wait until a node bought for it has joined; returns the node's name."""
+        self.world.seed(make_waiting_pod(name))
+        await self.round()
+        return await self.join()
+
     async def bring(self, claim: NodeClaim) -> str:
         """Let the node of a claim that is launched join; returns its name."""
         node = self.world.join(claim)
@@ -139,9 +131,9 @@ class NominationScenario(ProvisioningScenario):
         return node.metadata.name
 
     def pod(self, name: str) -> Pod:
-        found = self.world.api.find(kinds.POD, name, "default")
-        assert found is not None
-        return found
+        pod = self.world.api.find(kinds.POD, name, "default")
+        assert pod is not None
+        return pod
 
 
 class DisruptionScenario(Loops):

@@ -14,7 +14,7 @@ from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
 from controller.apis.pods import PodTemplateSpec
-from controller.apis.workloads import Deployment, PodTemplate, ScalableSpec
+from controller.apis.workloads import Deployment, DeploymentSpec, PodTemplate
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
 from tests.reconcilers.disrupting import make_disruptor
@@ -58,12 +58,12 @@ async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
 
     assert await resolved(world) == PERIOD
 
-    found = status(world)
-    assert found.replicas == 2
-    assert found.pod_template_ref is not None
-    assert found.pod_template_ref.name == "web"
-    assert found.pod_template_generation == 3
-    assert found.provisioning_strategy == "buffer.x-k8s.io/active-capacity"
+    buffer = status(world)
+    assert buffer.replicas == 2
+    assert buffer.pod_template_ref is not None
+    assert buffer.pod_template_ref.name == "web"
+    assert buffer.pod_template_generation == 3
+    assert buffer.provisioning_strategy == "buffer.x-k8s.io/active-capacity"
     assert told(world, "ReadyForProvisioning") == ("True", "Resolved")
     assert len(world.cluster.buffer_pods()) == 2
 
@@ -86,7 +86,7 @@ async def test_a_share_follows_its_workload() -> None:
     world.seed(make_buffer(scalableRef={"kind": "Deployment", "name": "web"}, percentage=25))
 
     async def scaled(to: int) -> int | None:
-        spec = ScalableSpec(replicas=to, template=PodTemplateSpec(spec=SPEC))
+        spec = DeploymentSpec(replicas=to, template=PodTemplateSpec(spec=SPEC))
         world.seed(Deployment(metadata=ObjectMeta(name="web", namespace="team"), spec=spec))
         await resolved(world)
         return status(world).replicas

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
 from controller.apis import kinds, labels
@@ -112,13 +114,26 @@ class ConsolidationScenario(Loops):
         """The claims that the loops have made."""
         return [c for c in self.world.claims() if not c.metadata.name.startswith("claim-of-")]
 
+    def join(self, claim: NodeClaim) -> None:
+        """Let the node of a new claim come, without being ready for pods."""
+        self._become(claim, LAUNCHED, REGISTERED)
+
     def make_ready(self, claim: NodeClaim) -> None:
         """Let the node of a new claim come and be ready for pods."""
+        self._become(claim, *SETTLED)
+
+    def _become(self, claim: NodeClaim, *held: str) -> None:
         status = claim.status
-        for one in SETTLED:
+        for one in held:
             found = with_condition(status.conditions, one, "True", now=self.world.now)
             status = msgspec.structs.replace(status, conditions=found)
         self.world.seed(msgspec.structs.replace(claim, status=status))
+
+    def change_leader(self, judge: SameProcess | None = None) -> None:
+        """Let another process take over, which knows what the cluster shows and no more."""
+        self.world.cluster.unmark(*(c.metadata.name for c in self.world.claims()))
+        self.judge = judge or SameProcess()
+        self.disruptor = make_disruptor(self.world, self.judge)
 
     async def lose(self, claim: NodeClaim) -> None:
         """Let a new claim come to nothing, as for want of capacity."""
@@ -173,6 +188,9 @@ async def test_a_node_whose_pods_fit_elsewhere_goes() -> None:
     assert scenario.made() == []
     decisions = "karpenter_voluntary_disruption_decisions_total"
     assert scenario.counted(decisions, decision="delete", reason="underutilized") == 1
+    moved = "karpenter_pods_disruption_initiated_total"
+    policy = "when_empty_or_underutilized"
+    assert scenario.counted(moved, reason="underutilized", consolidation_policy=policy) == 1
 
 
 async def test_a_node_stays_until_what_replaces_it_is_ready() -> None:
@@ -227,13 +245,14 @@ async def test_a_node_whose_replacement_is_lost_is_given_back_and_tried_again() 
     assert len(scenario.made()) == 1
 
 
-async def test_a_replacement_that_is_not_ready_in_time_is_not_waited_for() -> None:
+async def test_a_replacement_that_is_not_ready_in_time_goes_and_the_node_stays() -> None:
     scenario = oversized()
-    await replaced(scenario)
+    heir = await replaced(scenario)
 
     await scenario.work(10 * 60)
 
-    assert scenario.going() == []
+    assert scenario.leaves(heir.metadata.name)
+    assert not scenario.leaves("big")
     assert not scenario.is_marked("big")
 
 
@@ -323,6 +342,20 @@ async def test_of_a_node_that_stays_it_is_said_why() -> None:
     assert "nothing cheaper" in why
 
 
+async def test_of_a_node_that_stays_for_another_reason_that_is_said_too() -> None:
+    scenario = ConsolidationScenario(budgets=[{"nodes": "0"}])
+    scenario.add("old", "c5.large", pods=1, drifted=True)
+    await scenario.work(2)
+
+    scenario.world.cloud.types = ()
+    scenario.change_pool(disruption=make_pool(budgets=[{"nodes": "1"}]).spec.disruption)
+    await scenario.work(12)
+
+    told = await scenario.world.events("Unconsolidatable")
+    assert [why for why in told if "let no more nodes go" in why]
+    assert [why for why in told if "no other place" in why]
+
+
 async def test_savings_that_do_not_pay_for_their_moves_are_left() -> None:
     scenario = oversized()
     scenario.judge.settings = DisruptionSettings(eviction_price=1000.0)
@@ -374,10 +407,84 @@ async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None
 async def test_a_new_leader_takes_back_what_the_last_one_had_begun() -> None:
     scenario = oversized()
     await replaced(scenario)
-    world = scenario.world
-    world.cluster.unmark("claim-of-big")  # only its process knew
 
-    scenario.disruptor = make_disruptor(world, SameProcess(DisruptionSettings(eviction_price=1e6)))
+    scenario.change_leader(SameProcess(DisruptionSettings(eviction_price=1e6)))
     await scenario.work(1)
 
     assert not scenario.is_marked("big")
+
+
+async def test_a_replacement_that_has_joined_in_time_and_is_not_ready_is_kept() -> None:
+    scenario = oversized()
+    heir = await replaced(scenario)
+    scenario.join(heir)
+
+    await scenario.work(15 * 60)
+
+    assert not scenario.is_marked("big")
+    (kept,) = scenario.made()
+    assert kept.metadata.uid == heir.metadata.uid
+    assert not kept.metadata.is_deleting
+
+
+async def test_what_was_made_for_nothing_stays_when_others_need_it() -> None:
+    scenario = oversized()
+    heir = await replaced(scenario)
+    waiting = make_waiting_pod("other")
+    scenario.world.seed(waiting)
+    until = scenario.world.now + timedelta(hours=1)
+    scenario.world.cluster.nominate(heir.metadata.name, [waiting], until)
+
+    await scenario.work(10 * 60)
+
+    assert not scenario.is_marked("big")
+    assert [c.metadata.name for c in scenario.made() if not c.metadata.is_deleting] == [
+        heir.metadata.name
+    ]
+
+
+async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
+    scenario = ConsolidationScenario(consolidateAfter="Never")
+    scenario.add("old", "c5.large", pods=1, drifted=True)
+    await scenario.work(1)
+    (heir,) = scenario.made()
+    scenario.change_leader()
+
+    await scenario.work(60)
+
+    assert len(scenario.made()) == 1
+    assert not scenario.leaves("old")
+    (why, *_) = await scenario.world.events("DisruptionBlocked")
+    assert heir.metadata.name in why
+
+
+async def test_a_new_leader_makes_another_when_the_last_ones_comes_to_nothing() -> None:
+    scenario = ConsolidationScenario(consolidateAfter="Never")
+    scenario.add("old", "c5.large", pods=1, drifted=True)
+    await scenario.work(1)
+    (first,) = scenario.made()
+    scenario.change_leader()
+
+    await scenario.lose(first)
+    await scenario.work(20)
+
+    (second,) = scenario.made()
+    assert second.metadata.uid != first.metadata.uid
+    assert scenario.leaves("old")
+
+
+async def test_a_cluster_with_nothing_left_to_do_says_how_far_it_is_from_its_bound() -> None:
+    scenario = ConsolidationScenario()
+    scenario.judge.settings = DisruptionSettings(eviction_price=1000.0)
+    scenario.add("large", "m5.4xlarge", pods=2)
+    scenario.add("small", "c5.large", pods=1)
+    value = scenario.world.metrics.registry.get_sample_value
+    await scenario.disruptor.run_once()
+
+    cost = value("joiner_cluster_cost_dollars_per_hour")
+    bound = value("joiner_cluster_lower_bound_dollars_per_hour")
+    assert cost is not None
+    assert bound is not None
+    assert 0 < bound < cost
+    now = scenario.world.clock().timestamp()
+    assert value("joiner_disruption_last_look_timestamp_seconds") == now

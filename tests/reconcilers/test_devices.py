@@ -15,15 +15,19 @@ from controller.apis.nodeclaim import INITIALIZED, NodeClaim
 from controller.apis.pods import Pod, PodResourceClaim
 from controller.manager.watches import followed
 from controller.options import Options
-from controller.reconcilers.nodeclaim.finalization import Finalization
-from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from tests.builders import make_type
 from tests.reconcilers.scenarios import ProvisioningScenario
-from tests.reconcilers.world import Unprepared, make_class, make_pool, make_waiting_pod
+from tests.reconcilers.world import (
+    Unprepared,
+    make_class,
+    make_lifecycle,
+    make_pool,
+    make_waiting_pod,
+)
 from tests.scheduling.devices import (
     DRIVER,
     GPU,
@@ -43,22 +47,7 @@ class WithDevices(ProvisioningScenario):
         super().__init__(*features)
         world = self.world
         world.cloud.types = (with_devices(make_type("g-1"), gpus(1)),)
-        self.lifecycle = Lifecycle(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-            finalization=Finalization(
-                api=world.api,
-                cloud=world.cloud,
-                cluster=world.cluster,
-                metrics=world.metrics,
-                clock=world.clock,
-            ),
-            preparation=Unprepared(),
-        )
+        self.lifecycle = make_lifecycle(world, Unprepared())
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         self.asked.append(sorted(p.key for p in pods))
@@ -69,9 +58,9 @@ class WithDevices(ProvisioningScenario):
         self.world.see()
         await self.lifecycle.reconcile(claim.metadata.name)
         self.world.see()
-        found = self.world.claim(claim.metadata.name)
-        assert found is not None
-        return found
+        live = self.world.claim(claim.metadata.name)
+        assert live is not None
+        return live
 
 
 @pytest.fixture

@@ -85,8 +85,8 @@ class DriftScenario:
         self.world.see()
         claim = self.world.claim("claim")
         assert claim is not None
-        found = conditions.find(claim.status.conditions, DRIFTED)
-        return found.reason if found is not None else ""
+        drifted = conditions.find(claim.status.conditions, DRIFTED)
+        return drifted.reason if drifted is not None else ""
 
 
 async def test_what_is_as_it_was_asked_for_has_not_drifted() -> None:
@@ -166,9 +166,9 @@ async def test_what_the_cloud_finds_is_told_in_its_words() -> None:
     assert await scenario.reason() == "AMIDrift"
     claim = scenario.world.claim("claim")
     assert claim is not None
-    found = conditions.find(claim.status.conditions, DRIFTED)
-    assert found is not None
-    assert found.last_transition_time == since, "the oldest go first"
+    drifted = conditions.find(claim.status.conditions, DRIFTED)
+    assert drifted is not None
+    assert drifted.last_transition_time == since, "the oldest go first"
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,9 @@ async def test_a_claim_whose_instance_vanished_is_let_go(
 
     await collector.run_once()
 
-    found = world.claim("claim")
-    assert found is not None
-    assert found.metadata.is_deleting
+    left = world.claim("claim")
+    assert left is not None
+    assert left.metadata.is_deleting
 
 
 async def test_a_claim_whose_node_is_still_ready_is_kept(
@@ -75,9 +75,9 @@ async def test_a_claim_whose_node_is_still_ready_is_kept(
 
     await collector.run_once()
 
-    found = world.claim("claim")
-    assert found is not None
-    assert not found.metadata.is_deleting
+    left = world.claim("claim")
+    assert left is not None
+    assert not left.metadata.is_deleting
 
 
 async def test_an_instance_that_nobody_claims_is_terminated(
@@ -95,6 +95,19 @@ async def test_an_instance_that_nobody_claims_is_terminated(
     await collector.run_once()
 
     assert all(machine.deleting for machine in world.cloud.machines.values())
+
+
+async def test_the_node_of_an_instance_that_nobody_claims_goes_too(
+    world: World, collector: GarbageCollection
+) -> None:
+    node = world.join(await launched(world))
+    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+
+    await collector.run_once()
+
+    assert world.node(node.metadata.name) is None
 
 
 async def test_an_instance_that_another_installation_launched_is_left_alone(
@@ -131,6 +144,6 @@ async def test_a_cloud_that_asks_to_slow_down_is_never_read_as_gone(
     with pytest.raises(ThrottledError):
         await collector.run_once()
 
-    found = world.claim("claim")
-    assert found is not None
-    assert not found.metadata.is_deleting
+    claim = world.claim("claim")
+    assert claim is not None
+    assert not claim.metadata.is_deleting

@@ -66,6 +66,20 @@ async def test_a_notice_of_the_end_lets_the_claim_go(
     assert await world.events("TerminatingOnInterruption")
 
 
+async def test_a_recommendation_keeps_the_next_launch_off_the_same_offering_and_ends_nothing(
+    world: World, listener: Listener
+) -> None:
+    world.cloud.interrupt(provider_id(world), "rebalance_recommendation")
+
+    await listener.run_once()
+
+    (avoided,) = world.cloud.avoided
+    assert (avoided.instance_type, avoided.capacity_type) == ("m5.large", "spot")
+    claim = world.claim("claim")
+    assert claim is not None
+    assert not claim.metadata.is_deleting
+
+
 async def test_a_spot_notice_keeps_the_next_launch_off_the_same_offering(
     world: World, listener: Listener
 ) -> None:

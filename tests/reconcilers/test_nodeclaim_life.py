@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 
 import msgspec
@@ -15,13 +16,13 @@ from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ConflictError, ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError, CreateError, ThrottledError
 from controller.cloudprovider.provider import Instance
-from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from tests.reconcilers.world import (
     CLASS,
     Unprepared,
     World,
     make_class,
+    make_lifecycle,
     make_pool,
     make_waiting_pod,
 )
@@ -36,23 +37,7 @@ def world() -> World:
 
 @pytest.fixture
 def lifecycle(world: World) -> Lifecycle:
-    finalization = Finalization(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        metrics=world.metrics,
-        clock=world.clock,
-    )
-    return Lifecycle(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-        finalization=finalization,
-        preparation=Unprepared(),
-    )
+    return make_lifecycle(world, Unprepared())
 
 
 def make_claim(**spec: object) -> NodeClaim:
@@ -181,9 +166,9 @@ async def test_a_node_that_somebody_deletes_before_it_is_registered_is_let_go(
 
     await lifecycle.reconcile("claim")
 
-    found = world.node(node.metadata.name)
-    assert found is not None
-    assert found.metadata.finalizers == ["example.com/backup"]
+    left = world.node(node.metadata.name)
+    assert left is not None
+    assert left.metadata.finalizers == ["example.com/backup"]
 
 
 async def test_a_ready_node_is_initialized_and_the_claim_becomes_ready(
@@ -320,6 +305,19 @@ async def test_a_launch_that_fails_as_nobody_expected_is_told_and_given_up_in_ti
 
     claim = world.claim("claim")
     assert claim is None or claim.metadata.is_deleting
+
+
+async def test_a_node_may_take_as_long_to_join_as_the_settings_say(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    patient = dataclasses.replace(lifecycle, registration_timeout=timedelta(minutes=40))
+    await launched(world, patient)
+
+    for minutes, is_given_up in ((39, False), (2, True)):
+        world.pass_time(minutes=minutes)
+        await patient.reconcile("claim")
+        claim = world.claim("claim")
+        assert (claim is None or claim.metadata.is_deleting) is is_given_up
 
 
 @pytest.mark.parametrize("status", [403, 422, 500], ids=["forbidden", "invalid", "broken"])

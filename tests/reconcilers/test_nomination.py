@@ -115,9 +115,7 @@ async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(
 async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    await scenario.join()
+    await scenario.nominate("web")
 
     successor = ProvisioningScenario()
     successor.provisioner.cluster = scenario.world.cluster
@@ -142,9 +140,7 @@ async def test_a_pod_whose_nominated_node_has_gone_gets_another(
 
 
 async def test_a_pod_that_lost_its_place_is_placed_again(scenario: NominationScenario) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    await scenario.join()
+    await scenario.nominate("web")
     await scenario.round()
     scenario.world.seed(nominated(scenario.pod("web"), ""))
     scenario.world.pass_time(seconds=5)
@@ -157,9 +153,7 @@ async def test_a_pod_that_lost_its_place_is_placed_again(scenario: NominationSce
 async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    await scenario.join()
+    await scenario.nominate("web")
     await scenario.round()
     scenario.world.pass_time(seconds=5)
 
@@ -171,9 +165,7 @@ async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(
 async def test_a_pod_that_was_tried_in_vain_and_nominated_again_is_placed_anew(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    node = await scenario.join()
+    node = await scenario.nominate("web")
     await scenario.round()
     scenario.world.seed(nominated(scenario.pod("web"), ""))
     await scenario.nomination.reconcile(node)
@@ -204,9 +196,7 @@ async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(
 async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    await scenario.join()
+    await scenario.nominate("web")
     await scenario.round()
     scenario.world.now += NOMINATED_GRACE + timedelta(seconds=1)
 
@@ -218,9 +208,7 @@ async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(
 async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("first"))
-    await scenario.round()
-    node = await scenario.join()
+    node = await scenario.nominate("first")
     victim = make_running_pod("victim", node, deletionTimestamp=scenario.world.now)
     scenario.world.seed(victim, nominated(make_waiting_pod("important"), node))
     await scenario.round()

@@ -16,8 +16,8 @@ from tests.reconcilers.world import World, make_class, make_pool
 
 
 def make_overlay(name: str, **spec: Any) -> NodeOverlay:
-    found = {"metadata": {"name": name, "generation": 1}, "spec": {"requirements": [], **spec}}
-    return msgspec.convert(found, NodeOverlay)
+    wire = {"metadata": {"name": name, "generation": 1}, "spec": {"requirements": [], **spec}}
+    return msgspec.convert(wire, NodeOverlay)
 
 
 def make_world(*overlays: NodeOverlay) -> World:

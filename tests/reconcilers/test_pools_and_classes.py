@@ -24,7 +24,7 @@ def world() -> World:
 
 @pytest.fixture
 def readiness(world: World) -> Readiness:
-    return Readiness(world.api, world.cluster, world.clock)
+    return Readiness(world.api, world.cluster, world.clock, world.registrations)
 
 
 @pytest.fixture
@@ -112,7 +112,12 @@ async def test_what_an_earlier_version_told_of_disruption_is_taken_back(
     await readiness.reconcile("default")
 
     kinds_found = {c.type for c in stored_pool(world).status.conditions}
-    assert kinds_found == {"ValidationSucceeded", "NodeClassReady", "Ready"}
+    assert kinds_found == {
+        "ValidationSucceeded",
+        "NodeClassReady",
+        "NodeRegistrationHealthy",
+        "Ready",
+    }
 
 
 async def test_a_pool_that_cannot_work_names_the_requirement(
@@ -211,9 +216,9 @@ async def test_a_claim_ends_when_its_time_is_up(
 
     await expiration.reconcile("claim")
 
-    found = world.claim("claim")
-    assert found is not None
-    assert found.metadata.is_deleting is ends
+    left = world.claim("claim")
+    assert left is not None
+    assert left.metadata.is_deleting is ends
 
 
 def made_by_karpenter(name: str, written: dict[str, str], *, drifted: bool = False) -> NodeClaim:

@@ -21,15 +21,15 @@ from tests.reconcilers.world import World, make_class, make_pool, make_running_p
 
 def make_static(replicas: int, **spec: Any) -> NodePool:
     pool = make_pool("fixed")
-    found = msgspec.structs.replace(pool.spec, replicas=replicas, **spec)
-    return msgspec.structs.replace(pool, spec=found)
+    static = msgspec.structs.replace(pool.spec, replicas=replicas, **spec)
+    return msgspec.structs.replace(pool, spec=static)
 
 
 async def replicated(world: World) -> timedelta | None:
     world.see()
-    pause = await Replication(world.api, world.cluster, world.metrics, world.clock).reconcile(
-        "fixed"
-    )
+    pause = await Replication(
+        world.api, world.cluster, world.metrics, world.clock, world.trials
+    ).reconcile("fixed")
     world.see()
     return pause
 
@@ -43,7 +43,9 @@ def make_world(replicas: int, **spec: Any) -> World:
 def leaving(world: World) -> set[str]:
     """The claims that the mirror holds for on their way out."""
     machines = world.cluster.state_nodes(world.clock())
-    return {one.claim.metadata.name for one in machines if one.claim and one.deleting}
+    return {
+        machine.claim.metadata.name for machine in machines if machine.claim and machine.deleting
+    }
 
 
 def staying(world: World) -> list[str]:
@@ -221,9 +223,9 @@ async def test_the_older_a_machine_the_less_life_it_has_left(
     spec = msgspec.structs.replace(claim.spec, expire_after=expire_after)
     world.pass_time(hours=25)
 
-    found = lifetime_remaining(msgspec.structs.replace(claim, spec=spec), world.now)
+    remaining = lifetime_remaining(msgspec.structs.replace(claim, spec=spec), world.now)
 
-    assert found == pytest.approx(left)
+    assert remaining == pytest.approx(left)
 
 
 async def test_a_claim_that_may_not_be_deleted_stays_whole_and_another_goes() -> None:
@@ -248,7 +250,7 @@ async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
     await replicated(world)
     nodes = {claim.metadata.name: await _joined(world, claim) for claim in world.claims()}
     world.seed(make_static(2))
-    replication = Replication(world.api, world.cluster, world.metrics, world.clock)
+    replication = Replication(world.api, world.cluster, world.metrics, world.clock, world.trials)
     delete = world.api.delete
 
     async def lost(*arguments: Any, **named: Any) -> None:

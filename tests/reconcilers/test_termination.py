@@ -18,11 +18,16 @@ from controller.apis.workloads import (
 )
 from controller.apiserver.errors import ConflictError, ForbiddenError
 from controller.disruption.pods import DISRUPTED
-from controller.reconcilers.nodeclaim.finalization import Finalization
-from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.termination.eviction import Eviction, pause
 from controller.reconcilers.termination.terminator import Terminator
-from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_running_pod
+from tests.reconcilers.world import (
+    CLASS,
+    Unprepared,
+    World,
+    make_class,
+    make_lifecycle,
+    make_running_pod,
+)
 
 NODE = "node-of-claim"
 
@@ -32,22 +37,7 @@ class TerminationScenario:
 
     def __init__(self) -> None:
         self.world = world = World()
-        self.lifecycle = Lifecycle(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-            finalization=Finalization(
-                api=world.api,
-                cloud=world.cloud,
-                cluster=world.cluster,
-                metrics=world.metrics,
-                clock=world.clock,
-            ),
-            preparation=Unprepared(),
-        )
+        self.lifecycle = make_lifecycle(world, Unprepared())
         self.terminator = Terminator(
             api=world.api,
             cloud=world.cloud,
@@ -325,6 +315,21 @@ async def test_a_node_whose_instance_vanished_is_let_go_at_once(
     assert scenario.evicted() == []
 
 
+async def test_an_instance_that_is_gone_is_not_waited_for_while_its_node_still_says_ready(
+    scenario: TerminationScenario,
+) -> None:
+    scenario.world.seed(make_running_pod("web", NODE), make_budget(allowed=0))
+    await scenario.delete_node()
+    await scenario.work(seconds=3)
+    assert scenario.world.node(NODE) is not None
+
+    (machine,) = scenario.world.cloud.machines
+    scenario.world.cloud.vanish(machine)
+    await scenario.work(seconds=10)
+
+    assert scenario.world.node(NODE) is None
+
+
 async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_carefully(
     scenario: TerminationScenario,
 ) -> None:
@@ -341,3 +346,24 @@ async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_
 
     await scenario.work(seconds=5)
     assert not scenario.world.cloud.machines
+
+
+async def test_a_claim_waits_for_its_node_though_others_hold_that(
+    scenario: TerminationScenario,
+) -> None:
+    node = scenario.world.node(NODE)
+    assert node is not None
+    await scenario.patch_finalizers([*node.metadata.finalizers, "example.com/holds"])
+    scenario.world.see()
+    await scenario.delete_node()
+    await scenario.work(seconds=20)
+
+    held = scenario.world.node(NODE)
+    assert held is not None
+    assert held.metadata.finalizers == ["example.com/holds"]
+    assert scenario.world.claim("claim") is not None
+
+    await scenario.patch_finalizers([])
+    scenario.world.see()
+    await scenario.work(seconds=3)
+    assert scenario.world.claim("claim") is None

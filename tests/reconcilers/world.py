@@ -15,7 +15,7 @@ from controller.apis.kinds import Kind, KubernetesObject
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import (
-    Disruption,
+    DisruptionPolicy,
     NodeClaimTemplate,
     NodeClaimTemplateSpec,
     NodeClassReference,
@@ -30,7 +30,11 @@ from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import FakeCloud
 from controller.cloudprovider.provider import Instance
+from controller.reconcilers.newnodes.trials import Trials
+from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle, NodePreparation
 from controller.state.cluster import MIRRORED, Cluster
+from controller.state.registrations import Registrations
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -49,6 +53,8 @@ class World:
         self.cluster = Cluster((*MIRRORED, *features))
         self.metrics = Metrics()
         self.recorder = Recorder(self.api, self.clock)
+        self.registrations = Registrations()
+        self.trials = Trials(self.cluster, self.clock, self.registrations)
 
     def clock(self) -> datetime:
         return self.now
@@ -135,7 +141,7 @@ def make_pool(
         spec=NodePoolSpec(
             template=NodeClaimTemplate(spec=NodeClaimTemplateSpec(node_class_ref=CLASS)),
             limits=dict(limits or {}),
-            disruption=msgspec.convert(disruption, Disruption),
+            disruption=msgspec.convert(disruption, DisruptionPolicy),
         ),
         status=NodePoolStatus(conditions=READY),
     )
@@ -162,4 +168,25 @@ def make_running_pod(name: str, node: str, **metadata: object) -> Pod:
 def _container(cpu: str, memory: str) -> Container:
     return Container(
         name="app", resources=ResourceRequirements(requests={"cpu": cpu, "memory": memory})
+    )
+
+
+def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
+    """The life of a world's claims, their end included."""
+    return Lifecycle(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
+        finalization=Finalization(
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            metrics=world.metrics,
+            clock=world.clock,
+        ),
+        preparation=preparation,
+        registrations=world.registrations,
     )

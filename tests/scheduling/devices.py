@@ -32,15 +32,18 @@ def attribute(value: object) -> dict[str, Any]:
 
 def device(name: str, capacity: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
     """A device; attributes in `attributes`, what it takes of counters in `takes`."""
-    attributes = {key: attribute(one) for key, one in more.pop("attributes", {}).items()}
+    attributes = {key: attribute(value) for key, value in more.pop("attributes", {}).items()}
     taken = more.pop("takes", {})
     return {
         "name": name,
         "attributes": attributes,
-        "capacity": {key: {"value": one} for key, one in (capacity or {}).items()},
+        "capacity": {key: {"value": amount} for key, amount in (capacity or {}).items()},
         "consumesCounters": [
-            {"counterSet": one, "counters": {key: {"value": v} for key, v in amounts.items()}}
-            for one, amounts in taken.items()
+            {
+                "counterSet": counter_set,
+                "counters": {key: {"value": v} for key, v in amounts.items()},
+            }
+            for counter_set, amounts in taken.items()
         ],
         **more,
     }
@@ -56,7 +59,7 @@ def gpus(count: int, model: str = "a100", memory: str = "40Gi") -> list[dict[str
 def counters(**sets: Mapping[str, str]) -> list[dict[str, Any]]:
     """Counter sets, by name."""
     return [
-        {"name": name, "counters": {key: {"value": one} for key, one in amounts.items()}}
+        {"name": name, "counters": {key: {"value": amount} for key, amount in amounts.items()}}
         for name, amounts in sets.items()
     ]
 
@@ -105,8 +108,8 @@ def with_devices(
     if shared:
         counting = {"driver": driver, "pool": {"name": "own"}, "sharedCounters": list(shared)}
         templates.append(counting)
-    found = {"resourceSliceTemplates": templates, "attributeBindings": list(bindings)}
-    return replace(instance_type, dynamic_resources=msgspec.convert(found, DynamicResources))
+    promised = {"resourceSliceTemplates": templates, "attributeBindings": list(bindings)}
+    return replace(instance_type, dynamic_resources=msgspec.convert(promised, DynamicResources))
 
 
 def gpu_type(count: int, *, price: float, name: str = "", cpu: str = "64") -> InstanceType:
@@ -117,7 +120,7 @@ def gpu_type(count: int, *, price: float, name: str = "", cpu: str = "64") -> In
 
 def make_class(name: str, *expressions: str) -> DeviceClass:
     """A device class."""
-    selectors = [{"cel": {"expression": one}} for one in expressions]
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
     return msgspec.convert(
         {"metadata": {"name": name}, "spec": {"selectors": selectors}}, DeviceClass
     )
@@ -138,7 +141,7 @@ def request(
 
 def first_available(*alternatives: Mapping[str, Any], name: str = "gpu") -> dict[str, Any]:
     """A request for the first of several that can be had."""
-    subs = [{"name": one["name"], **one["exactly"]} for one in alternatives]
+    subs = [{"name": alternative["name"], **alternative["exactly"]} for alternative in alternatives]
     return {"name": name, "firstAvailable": subs}
 
 
@@ -155,15 +158,15 @@ def make_resource_claim(
     status: dict[str, Any] = {}
     if given:
         results = [
-            {"request": "gpu", "driver": DRIVER, "pool": pool, "device": one, **result}
-            for pool, one in given
+            {"request": "gpu", "driver": DRIVER, "pool": pool, "device": device_name, **result}
+            for pool, device_name in given
         ]
         status["allocation"] = {"devices": {"results": results}}
         if node:
             fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
             selector = {"nodeSelectorTerms": [{"matchFields": fields}]}
             status["allocation"]["nodeSelector"] = selector
-    status["reservedFor"] = [{"resource": "pods", "name": one} for one in users]
+    status["reservedFor"] = [{"resource": "pods", "name": user} for user in users]
     asked = {"requests": list(requests or [request()]), "constraints": list(constraints)}
     return msgspec.convert(
         {
@@ -194,8 +197,8 @@ def replicas(
         made = f"{name}-{number}-gpu"
         spec = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
         pod = make_pod(f"{name}-{number}", spec=spec, **options)
-        found = [{"name": "gpu", "resourceClaimName": made}]
-        status = msgspec.to_builtins(pod.status) | {"resourceClaimStatuses": found}
+        statuses = [{"name": "gpu", "resourceClaimName": made}]
+        status = msgspec.to_builtins(pod.status) | {"resourceClaimStatuses": statuses}
         pods.append(msgspec.structs.replace(pod, status=msgspec.convert(status, type(pod.status))))
         claims.append(make_resource_claim(made, *requests, constraints=constraints))
     return pods, claims

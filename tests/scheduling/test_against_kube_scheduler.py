@@ -42,8 +42,8 @@ SEEDS = (1, 2, 4, 6, 7, 10, 11, 14, 16, 17, 18, 20, 21, 23, 26, 28, 30, 31)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(directory=tmp_path_factory.mktemp("played") / "cluster", name="played") as one:
-        yield one
+    with Cluster(directory=tmp_path_factory.mktemp("played") / "cluster", name="played") as started:
+        yield started
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def misplaced(stage: LiveCluster, world: Mapping[str, Any]) -> dict[str, s
     """Play our answer to a world; return the pods that are not bound as planned, and why."""
     answer = comparison.ours(world)
     machines, expected = plan(world, answer)
-    pods = {key_of(one): one for one in world["pods"] if key_of(one) in expected}
+    pods = {key_of(pod): pod for pod in world["pods"] if key_of(pod) in expected}
     await stage.set(world, machines)
     await stage.pods(list(pods.values()), gated=True)
     sequence = Replay(world, answer, world["instanceTypes"]).sequence()
@@ -75,12 +75,12 @@ async def misplaced(stage: LiveCluster, world: Mapping[str, Any]) -> dict[str, s
 
 def waves(sequence: Sequence[str], pods: Mapping[str, Any]) -> list[list[str]]:
     """Divide the pods into those to let through at once; one that minds others goes alone."""
-    found: list[list[str]] = []
+    in_order: list[list[str]] = []
     for key in sequence:
-        if not found or is_choosy(pods[key]) or is_choosy(pods[found[-1][-1]]):
-            found.append([])
-        found[-1].append(key)
-    return found
+        if not in_order or is_choosy(pods[key]) or is_choosy(pods[in_order[-1][-1]]):
+            in_order.append([])
+        in_order[-1].append(key)
+    return in_order
 
 
 async def bound(stage: LiveCluster, wave: Sequence[str]) -> bool:

@@ -44,8 +44,8 @@ def problems(draw: st.DrawFn) -> tuple[PackingProblem, ExistingCapacity]:
 
     def amounts(rows: int, most: int, least: int = 0) -> Matrix:
         row = st.lists(st.integers(least, most), min_size=resources, max_size=resources)
-        found = draw(st.lists(row, min_size=rows, max_size=rows))
-        return np.array(found, dtype=np.float64).reshape(rows, resources)
+        drawn = draw(st.lists(row, min_size=rows, max_size=rows))
+        return np.array(drawn, dtype=np.float64).reshape(rows, resources)
 
     def mask(*shape: int) -> Mask:
         bits = st.lists(st.booleans(), min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))
@@ -84,17 +84,6 @@ def _fits(sizes: Matrix, room: Matrix) -> Mask:
 
 def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> float:
     """Return what the cheapest nodes for the demand cost, by trying all; infinite without any."""
-    classes = range(len(problem.demand))
-
-    def fillings(room: Matrix, hosts: Mask, left: Counts) -> Iterator[Counts]:
-        for pods in product(*(range(count + 1) for count in left)):
-            used, counts = [c for c in classes if pods[c]], np.array(pods)
-            fits = (counts @ problem.sizes <= room).all() and hosts[used].all()
-            if used and fits and _within_rules(problem.rules, counts):
-                yield pods
-
-    def less(left: Counts, pods: Counts) -> Counts:
-        return tuple(a - b for a, b in zip(left, pods, strict=True))
 
     @cache
     def rest(left: Counts, headroom: int) -> float:
@@ -104,8 +93,8 @@ def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> floa
         for kind in range(len(problem.prices)):
             drawn = int(problem.consumption[kind, 0])
             if drawn <= headroom:
-                for pods in fillings(problem.room[kind], problem.allowed[:, kind], left):
-                    cost = float(problem.prices[kind]) + rest(less(left, pods), headroom - drawn)
+                for pods in _fillings(problem, problem.room[kind], problem.allowed[:, kind], left):
+                    cost = float(problem.prices[kind]) + rest(_less(left, pods), headroom - drawn)
                     best = min(best, cost)
         return best
 
@@ -113,11 +102,24 @@ def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> floa
         if place == len(existing.room):
             return rest(left, int(problem.headroom[0]))
         best = with_nodes(left, place + 1)
-        for pods in fillings(existing.room[place], existing.welcome, left):
-            best = min(best, with_nodes(less(left, pods), place + 1))
+        for pods in _fillings(problem, existing.room[place], existing.welcome, left):
+            best = min(best, with_nodes(_less(left, pods), place + 1))
         return best
 
     return with_nodes(tuple(problem.demand.tolist()), 0)
+
+
+def _fillings(problem: PackingProblem, room: Matrix, hosts: Mask, left: Counts) -> Iterator[Counts]:
+    """Yield every number of pods of each class, of those left, that fits one node."""
+    for pods in product(*(range(count + 1) for count in left)):
+        used, counts = [c for c, count in enumerate(pods) if count], np.array(pods)
+        fits = (counts @ problem.sizes <= room).all() and hosts[used].all()
+        if used and fits and _within_rules(problem.rules, counts):
+            yield pods
+
+
+def _less(left: Counts, pods: Counts) -> Counts:
+    return tuple(a - b for a, b in zip(left, pods, strict=True))
 
 
 def _within_rules(rules: NodeRules, pods: Matrix) -> bool:

@@ -33,14 +33,16 @@ SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(directory=tmp_path_factory.mktemp("devices") / "cluster", name="devices") as one:
-        yield one
+    with Cluster(
+        directory=tmp_path_factory.mktemp("devices") / "cluster", name="devices"
+    ) as started:
+        yield started
 
 
 @pytest.fixture
 async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as one:
-        yield one
+    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -131,10 +133,10 @@ def slices(node: str, name: str) -> list[Object]:
                 "driver": DRIVER,
                 "pool": {"name": node, "generation": 1, "resourceSliceCount": len(templates)},
                 "nodeName": node,
-                **{key: one[key] for key in ("devices", "sharedCounters") if key in one},
+                **{key: template[key] for key in ("devices", "sharedCounters") if key in template},
             },
         }
-        for number, one in enumerate(templates)
+        for number, template in enumerate(templates)
     ]
 
 
@@ -234,7 +236,7 @@ def world(seed: int) -> Object:
         "pods": pods,
         "nodes": [there],
         "nodePools": [worlds.node_pool()],
-        "instanceTypes": [instance_type(one) for one in HARDWARE],
+        "instanceTypes": [instance_type(hardware) for hardware in HARDWARE],
         "resourceClaims": claims,
         "resourceSlices": slices("there", name),
         "deviceClasses": CLASSES,
@@ -247,14 +249,14 @@ async def misplaced(stage: LiveCluster, kube: KubeClient, world: Object) -> dict
     answer = comparison.ours(world)
     assert not answer["unschedulable"], answer["unschedulable"]
     machines, expected = plan(world, answer)
-    for one in CLASSES:
-        await kube.create(f"{GROUP}/deviceclasses", one)
-    for one in world["resourceClaims"]:
-        await kube.create(CLAIMS, one)
-    for one in [*world["resourceSlices"], *coming(machines)]:
-        await kube.create(f"{GROUP}/resourceslices", one)
+    for wire in CLASSES:
+        await kube.create(f"{GROUP}/deviceclasses", wire)
+    for wire in world["resourceClaims"]:
+        await kube.create(CLAIMS, wire)
+    for wire in [*world["resourceSlices"], *coming(machines)]:
+        await kube.create(f"{GROUP}/resourceslices", wire)
     await stage.set(world, machines)
-    pods = {f"default/{one['metadata']['name']}": one for one in world["pods"]}
+    pods = {f"default/{pod['metadata']['name']}": pod for pod in world["pods"]}
     await stage.pods(list(pods.values()), gated=True)
     for wave in waves(expected):
         await stage.nominate({key: expected[key] for key in wave})
@@ -269,19 +271,23 @@ async def misplaced(stage: LiveCluster, kube: KubeClient, world: Object) -> dict
 
 def coming(machines: Sequence[Machine]) -> list[Object]:
     kind = "node.kubernetes.io/instance-type"
-    return [one for machine in machines for one in slices(machine.name, machine.labels[kind])]
+    return [
+        published
+        for machine in machines
+        for published in slices(machine.name, machine.labels[kind])
+    ]
 
 
 def waves(expected: Mapping[str, str]) -> list[list[str]]:
     """Let the first pod of each node through, then the second, and so on."""
-    found: list[list[str]] = []
+    in_order: list[list[str]] = []
     of_node: Counter[str] = Counter()
     for key, node in expected.items():
-        if of_node[node] == len(found):
-            found.append([])
-        found[of_node[node]].append(key)
+        if of_node[node] == len(in_order):
+            in_order.append([])
+        in_order[of_node[node]].append(key)
         of_node[node] += 1
-    return found
+    return in_order
 
 
 async def have(stage: LiveCluster, wave: Sequence[str]) -> bool:

@@ -48,11 +48,11 @@ def holds(asked: Counter[str], counts: dict[str, int]) -> bool:
 
 
 def asked_by(keys: tuple[str, ...], wants: dict[str, tuple[str, int]]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
     for key in keys:
         model, count = wants.get(key, (ANY, 0))
-        found[model] += count
-    return found
+        asked[model] += count
+    return asked
 
 
 @given(
@@ -72,10 +72,10 @@ def test_every_type_of_a_claim_has_the_devices_of_its_pods(
     spreads: bool,
     limited: bool,
 ) -> None:
-    counts = {f"t-{n}": found for n, (found, _) in enumerate(kinds)}
+    counts = {f"t-{n}": held for n, (held, _) in enumerate(kinds)}
     types = [
-        with_devices(make_type(f"t-{n}", cpu="16", price=float(price)), hardware(found))
-        for n, (found, price) in enumerate(kinds)
+        with_devices(make_type(f"t-{n}", cpu="16", price=float(price)), hardware(held))
+        for n, (held, price) in enumerate(kinds)
     ]
     pods: list[Pod] = make_pods(plain)
     claims: list[ResourceClaim] = []

@@ -72,14 +72,14 @@ def test_devices_of_pods_that_are_taken_back_are_free_again() -> None:
         resource_claims=tuple(claims),
         device_classes=(GPU,),
     )
-    found = DeviceClaims(pods, world, catalog(world))
-    (pod_class,), _ = found.split_by_claims(pod_classes(pods)[0])
+    ledger = DeviceClaims(pods, world, catalog(world))
+    (pod_class,), _ = ledger.split_by_claims(pod_classes(pods)[0])
     assert pod_class.device_requests is not None
 
-    assert found.put(pod_class.device_requests, "n1", 3) == 2
-    assert found.put(pod_class.device_requests, "n1", 1) == 0
-    found.take_off(pod_class.device_requests, "n1", 1)
-    assert found.put(pod_class.device_requests, "n1", 3) == 1
+    assert ledger.put(pod_class.device_requests, "n1", 3) == 2
+    assert ledger.put(pod_class.device_requests, "n1", 1) == 0
+    ledger.take_off(pod_class.device_requests, "n1", 1)
+    assert ledger.put(pod_class.device_requests, "n1", 3) == 1
 
 
 def test_devices_given_to_others_are_taken() -> None:

@@ -28,17 +28,17 @@ def answers(given: World) -> list[tuple[int, float]]:
     """Return pods left over and cost with more and more time, until there is enough."""
     read = load(given)
     known = catalog(read.snapshot)
-    found, number, enough = [], 0, False
+    reached, number, enough = [], 0, False
     while not enough:
         steps = Steps(number)
         results = schedule(read.pods, snapshot=read.snapshot, catalog=known, expired=steps)
-        found.append((len(results.unschedulable), round(results.cost, 6)))
+        reached.append((len(results.unschedulable), round(results.cost, 6)))
         number, enough = 2 * number + 1, steps.left >= 0
-    return found
+    return reached
 
 
-def worse(found: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
-    return [(less, more) for less, more in pairwise(found) if more > less]
+def worse(reached: list[tuple[int, float]]) -> list[tuple[tuple[int, float], tuple[int, float]]]:
+    return [(less, more) for less, more in pairwise(reached) if more > less]
 
 
 @pytest.mark.parametrize("seed", [3, 10, 22])

@@ -24,8 +24,8 @@ def solved(world: World) -> dict[str, Any]:
     return answer(schedule(read.pods, snapshot=read.snapshot))
 
 
-def faults(world: World, found: dict[str, Any]) -> list[Finding]:
-    return findings(world, found, world["instanceTypes"])
+def faults(world: World, answer: dict[str, Any]) -> list[Finding]:
+    return findings(world, answer, world["instanceTypes"])
 
 
 @QUICKLY
@@ -41,10 +41,10 @@ def test_a_mixed_world_is_answered_within_the_rules(seed: int, count: int) -> No
 def test_pods_of_every_sort_are_placed_within_the_rules(count: int, types: int) -> None:
     world = {**diverse(count, seed=count), "instanceTypes": benchmark_types(types)}
 
-    found = solved(world)
+    answer = solved(world)
 
-    assert faults(world, found) == []
-    assert not found["unschedulable"]
+    assert faults(world, answer) == []
+    assert not answer["unschedulable"]
 
 
 def test_an_answer_is_the_same_byte_for_byte() -> None:
@@ -75,4 +75,4 @@ def test_the_oracle_finds_what_is_wrong() -> None:
     crowded = json.loads(json.dumps(solved(world)))
     crowded["newNodes"][0]["pods"] += crowded["newNodes"].pop()["pods"] * 2
 
-    assert "conservation" in {one.rule for one in faults(world, crowded)}
+    assert "conservation" in {finding.rule for finding in faults(world, crowded)}

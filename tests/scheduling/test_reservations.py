@@ -31,13 +31,13 @@ def machine(name: str, *offerings: Offering, price: float = 0.2) -> InstanceType
 
 def bought(results: Results) -> Counter[str]:
     """How many nodes are bought from each reservation; `on-demand` is none."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in results.new_nodes:
         ids = values_of(node, RESERVATION_ID)
         kinds = values_of(node, labels.CAPACITY_TYPE)
         assert (kinds == [labels.RESERVED]) == (len(ids) == 1), "it is one reservation or none"
-        found[ids[0] if ids else labels.ON_DEMAND] += 1
-    return found
+        counts[ids[0] if ids else labels.ON_DEMAND] += 1
+    return counts
 
 
 def test_what_a_reservation_does_not_hold_is_bought_at_once() -> None:

@@ -21,13 +21,13 @@ def resized(
     asked: str, granted: str | None = None, actual: str | None = None, **status: Any
 ) -> Pod:
     """A running pod of `asked` CPUs, of which so many are granted and in use."""
-    found: dict[str, Any] = {"name": "main"}
+    container: dict[str, Any] = {"name": "main"}
     if granted is not None:
-        found["allocatedResources"] = {"cpu": granted, "memory": "1Gi"}
+        container["allocatedResources"] = {"cpu": granted, "memory": "1Gi"}
     if actual is not None:
-        found["resources"] = {"requests": {"cpu": actual, "memory": "1Gi"}, "limits": {}}
+        container["resources"] = {"requests": {"cpu": actual, "memory": "1Gi"}, "limits": {}}
     wire = msgspec.to_builtins(make_pod("web", cpu=asked, node="old"))
-    wire["status"] = {"phase": "Running", "containerStatuses": [found], **status}
+    wire["status"] = {"phase": "Running", "containerStatuses": [container], **status}
     return msgspec.convert(wire, Pod)
 
 

@@ -254,7 +254,7 @@ def test_room_on_nodes_that_exist_is_used_first() -> None:
     results = schedule_on(snapshot, pods)
 
     expect_nodes(results, 0)
-    assert {name: len(found) for name, found in results.existing_nodes.items()} == {"a": 1, "b": 4}
+    assert {name: len(pods) for name, pods in results.existing_nodes.items()} == {"a": 1, "b": 4}
 
 
 def test_a_claim_in_flight_is_a_node_already() -> None:

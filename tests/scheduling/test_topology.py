@@ -167,9 +167,9 @@ def test_nodes_of_others_take_no_value_of_their_own_under_a_label_that_pods_are_
     results = schedule_on(snapshot, [*others, *web])
 
     expect_skew(results, "rack", web, 2, 2, 2)
-    racks = {value for one in web for value in values_of(node_of(results, one), "rack")}
-    for one in others:
-        (rack,) = values_of(node_of(results, one), "rack")
+    racks = {value for pod in web for value in values_of(node_of(results, pod), "rack")}
+    for pod in others:
+        (rack,) = values_of(node_of(results, pod), "rack")
         assert rack in racks
 
 

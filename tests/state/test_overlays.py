@@ -37,19 +37,24 @@ SPOT = _requires(labels.CAPACITY_TYPE, "spot")
     ],
 )
 def test_a_price_is_replaced_or_changed(spec: dict[str, Any], price: float) -> None:
-    (found,) = overlaid(
+    (corrected,) = overlaid(
         [make_type("t", price=1.0)], [_overlay("o", requirements=ANY, **spec)], pool=make_nodepool()
     )
 
-    assert found.offerings[0].price == pytest.approx(price)
+    assert corrected.offerings[0].price == pytest.approx(price)
 
 
 def test_only_the_offerings_it_names_change() -> None:
-    one = make_type("t", price=1.0, capacity_types=("spot", "on-demand"), spot_discount=0)
+    instance_type = make_type("t", price=1.0, capacity_types=("spot", "on-demand"), spot_discount=0)
 
-    (found,) = overlaid([one], [_overlay("o", requirements=SPOT, price="2")], pool=make_nodepool())
+    (corrected,) = overlaid(
+        [instance_type], [_overlay("o", requirements=SPOT, price="2")], pool=make_nodepool()
+    )
 
-    assert {(o.capacity_type, o.price) for o in found.offerings} == {("spot", 2), ("on-demand", 1)}
+    assert {(o.capacity_type, o.price) for o in corrected.offerings} == {
+        ("spot", 2),
+        ("on-demand", 1),
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,11 +80,11 @@ def test_nothing_that_an_overlay_asks_may_be_left_open(
 ) -> None:
     overlay = _overlay("o", requirements=requirements, price="7")
 
-    (found,) = overlaid(
+    (corrected,) = overlaid(
         [make_type("t", price=1.0)], [overlay], pool=make_nodepool(labels={"team": "red"})
     )
 
-    assert any(offering.price == 7 for offering in found.offerings) == is_meant
+    assert any(offering.price == 7 for offering in corrected.offerings) == is_meant
 
 
 def test_the_heaviest_overlay_wins() -> None:
@@ -88,20 +93,20 @@ def test_the_heaviest_overlay_wins() -> None:
         _overlay("b", requirements=ANY, price="4", weight=9),
     ]
 
-    (found,) = overlaid([make_type("t")], overlays, pool=make_nodepool())
+    (corrected,) = overlaid([make_type("t")], overlays, pool=make_nodepool())
 
-    assert found.offerings[0].price == 4
+    assert corrected.offerings[0].price == 4
 
 
 def test_capacity_is_added_resource_by_resource() -> None:
     light = _overlay("l", requirements=ANY, capacity={"example.com/disk": "2", "example.com/k": 1})
     heavy = _overlay("h", requirements=ANY, capacity={"example.com/disk": "5"}, weight=2)
 
-    (found,) = overlaid([make_type("t")], [light, heavy], pool=make_nodepool())
+    (corrected,) = overlaid([make_type("t")], [light, heavy], pool=make_nodepool())
 
-    assert found.capacity["example.com/disk"] == 5000
-    assert found.capacity["example.com/k"] == 1000
-    assert found.allocatable["example.com/disk"] == 5000
+    assert corrected.capacity["example.com/disk"] == 5000
+    assert corrected.capacity["example.com/k"] == 1000
+    assert corrected.allocatable["example.com/disk"] == 5000
 
 
 def test_claims_are_told_which_overlays_their_types_are_under() -> None:

@@ -50,9 +50,10 @@ def service(namespace: str = "default", **selector: str) -> Service:
 
 
 def replica_set(name: str, *expressions: LabelSelectorRequirement, **selector: str) -> ReplicaSet:
-    found = LabelSelector(match_labels=selector, match_expressions=list(expressions))
+    label_selector = LabelSelector(match_labels=selector, match_expressions=list(expressions))
     return ReplicaSet(
-        metadata=ObjectMeta(name=name, namespace="default"), spec=ScalableSpec(selector=found)
+        metadata=ObjectMeta(name=name, namespace="default"),
+        spec=ScalableSpec(selector=label_selector),
     )
 
 
@@ -66,9 +67,9 @@ def test_every_service_that_selects_a_pod_says_whom_it_is_like() -> None:
         ]
     )
 
-    found = selectors.of(make_pod(labels={"app": "web", "tier": "front", "env": "test"}))
+    selected = selectors.of(make_pod(labels={"app": "web", "tier": "front", "env": "test"}))
 
-    assert found == LabelSelector(match_labels={"app": "web", "tier": "front"})
+    assert selected == LabelSelector(match_labels={"app": "web", "tier": "front"})
 
 
 def test_a_pod_that_nothing_selects_is_like_no_other() -> None:
@@ -114,13 +115,13 @@ def test_only_pods_that_state_no_constraint_themselves_get_the_defaults() -> Non
     own = make_pod(labels={"app": "web"}, spreads=[spread({"app": "web"}, labels.HOSTNAME)])
     bare, stranger = make_pod(labels={"app": "web"}), make_pod(labels={"app": "db"})
 
-    found = with_default_spreads(
+    completed = with_default_spreads(
         [own, bare, stranger], CONSTRAINTS, Selectors(services=[service(app="web")])
     )
 
-    assert [len(pod.spec.topology_spread_constraints) for pod in found] == [1, 1, 0]
-    assert found[0] is own
-    (given,) = found[1].spec.topology_spread_constraints
+    assert [len(pod.spec.topology_spread_constraints) for pod in completed] == [1, 1, 0]
+    assert completed[0] is own
+    (given,) = completed[1].spec.topology_spread_constraints
     assert (given.topology_key, given.max_skew) == (labels.ZONE, 1)
     assert given.label_selector == LabelSelector(match_labels={"app": "web"})
 
@@ -147,8 +148,8 @@ def test_the_mirror_follows_what_selects_pods_only_where_there_are_defaults() ->
     cluster.apply(kinds.SERVICE, Change("ADDED", service(app="web")))
 
     assert selecting <= set(cluster.mirrored)
-    (found,) = DefaultSpreads(CONSTRAINTS, cluster).applied(pods)
-    assert found.spec.topology_spread_constraints
+    (completed,) = DefaultSpreads(CONSTRAINTS, cluster).applied(pods)
+    assert completed.spec.topology_spread_constraints
 
 
 def test_a_recorded_world_may_have_defaults() -> None:

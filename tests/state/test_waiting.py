@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -25,6 +26,7 @@ def made(
     node: str = "",
     selector: str = "",
     uid: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> Pod:
     reference = OwnerReference(
         api_version="apps/v1", kind=kind, name=owner, uid=f"uid-{owner}", controller=True
@@ -36,6 +38,7 @@ def made(
             uid=uid or f"uid-{name}",
             owner_references=[reference] if owner else [],
             creation_timestamp=NOW,
+            labels=dict(labels or {}),
         ),
         spec=PodSpec(node_name=node, node_selector={"disk": selector} if selector else {}),
         status=PodStatus(phase="Pending", conditions=[condition] if condition else []),
@@ -126,6 +129,7 @@ def test_nobody_waits_for_the_verdict_on_a_pod_that_no_scheduler_has_tried_for_l
         pytest.param(made("b", owner="others"), id="another owner's"),
         pytest.param(made("b", owner=""), id="nobody's"),
         pytest.param(made("b", selector="ssd"), id="of another template"),
+        pytest.param(made("b", labels={"app": "debugged"}), id="labelled anew"),
         pytest.param(made("b", GATED), id="gated"),
         pytest.param(made("b", node="n1"), id="bound"),
     ],

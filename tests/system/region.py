@@ -194,8 +194,8 @@ async def eventually(
 
 def condition(wire: Object, kind: str) -> Mapping[str, Any]:
     """Answer a condition of an object's status; empty when it has none of the kind."""
-    found = wire.get("status", {}).get("conditions") or []
-    return next((c for c in found if c["type"] == kind), {})
+    held = wire.get("status", {}).get("conditions") or []
+    return next((c for c in held if c["type"] == kind), {})
 
 
 def holds(wire: Object, kind: str) -> bool:

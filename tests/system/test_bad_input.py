@@ -8,11 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
 
-from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient, NotFoundError, Object, UnprocessableError
 from testbed.plugins.engine import EngineError
+from tests.system.manifests import (
+    asking,
+    class_ref,
+    in_pool,
+    need,
+    node_class,
+    node_pool,
+)
 from tests.system.region import (
     CONTROLLER,
     CONTROLLER_PODS,
@@ -32,59 +38,12 @@ from tests.system.region import (
 
 pytestmark = pytest.mark.system
 
-DEMO = CHECKOUT / "testbed" / "nodepools" / "demo.yaml"
-
 
 @pytest.fixture(scope="module")
 def stack(region: Region) -> Region:
     """The region with `pulumi up` done."""
     region.up()
     return region
-
-
-def node_pool(name: str, **spec: Any) -> Object:
-    """The demo's pool under another name, parts of its template's or its own spec replaced."""
-    wire = _of_the_demo("NodePool", name)
-    template = wire["spec"]["template"]["spec"]
-    for key, value in spec.items():
-        (template if key in ("nodeClassRef", "requirements", "taints") else wire["spec"])[key] = (
-            value
-        )
-    return wire
-
-
-def node_class(name: str, **spec: Any) -> Object:
-    """The demo's class under another name, with parts of its spec replaced."""
-    text = DEMO.read_text().replace("${CLUSTER_NAME}", "joiner")
-    wire = _of_the_demo(
-        "EC2NodeClass", name, text.replace("${NODE_ROLE}", "KarpenterNodeRole-joiner")
-    )
-    return {**wire, "spec": {**wire["spec"], **spec}}
-
-
-def _of_the_demo(kind: str, name: str, text: str = "") -> Object:
-    wires = yaml.safe_load_all(text or DEMO.read_text())
-    wire: Object = next(w for w in wires if w["kind"] == kind)
-    return {**wire, "metadata": {"name": name}}
-
-
-def class_ref(name: str) -> Mapping[str, str]:
-    return {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name}
-
-
-def need(key: str, operator: str, *values: str) -> Mapping[str, Any]:
-    return {"key": key, "operator": operator, "values": list(values)}
-
-
-def in_pool(name: str) -> Mapping[str, Any]:
-    return {"nodeSelector": {"karpenter.sh/nodepool": name}}
-
-
-def asking(requests: Mapping[str, str]) -> Mapping[str, Any]:
-    """Ask for resources; those of devices must be limits as well."""
-    limits = {name: amount for name, amount in requests.items() if "/" in name}
-    resources = {"requests": requests, "limits": limits}
-    return {"containers": [{"name": "main", "image": "none", "resources": resources}]}
 
 
 @asynccontextmanager
@@ -116,8 +75,8 @@ async def refusal(kube: KubeClient, path: str, kind: str) -> Mapping[str, Any]:
     """Wait for a condition to be False."""
 
     async def refused() -> Mapping[str, Any] | None:
-        found = condition(await kube.get(path), kind)
-        return found if found.get("status") == "False" else None
+        held = condition(await kube.get(path), kind)
+        return held if held.get("status") == "False" else None
 
     return await eventually(f"{path} says in {kind} what is wrong", refused)
 
@@ -128,11 +87,11 @@ async def expect_event(kube: KubeClient, name: str, reason: str, *words: str) ->
 
     async def event() -> str | None:
         events, _ = await kube.list("/api/v1/events")
-        for found in events:
-            if found["involvedObject"]["name"].startswith(name) and found["reason"] == reason:
-                seen.add(found["message"])
-                if all(word in found["message"] for word in words):
-                    return str(found["message"])
+        for told in events:
+            if told["involvedObject"]["name"].startswith(name) and told["reason"] == reason:
+                seen.add(told["message"])
+                if all(word in told["message"] for word in words):
+                    return str(told["message"])
         return None
 
     return await eventually(f"an event {reason} with {words}", event, otherwise=lambda: seen)
@@ -387,8 +346,8 @@ async def pods_of(kube: KubeClient, app: str, count: int) -> list[str]:
     """Wait until a Deployment has so many pods; name them."""
 
     async def names() -> list[str] | None:
-        found, _ = await kube.list(PODS, labelSelector=f"app={app}")
-        return [p["metadata"]["name"] for p in found] if len(found) == count else None
+        pods, _ = await kube.list(PODS, labelSelector=f"app={app}")
+        return [p["metadata"]["name"] for p in pods] if len(pods) == count else None
 
     return await eventually(f"{app} has {count} pods", names)
 
@@ -406,10 +365,10 @@ async def no_controller(kube: KubeClient) -> None:
     """Wait until the processes of a deleted Deployment have ended: they act to the last."""
 
     async def ended() -> bool:
-        found, _ = await kube.list(
+        pods, _ = await kube.list(
             CONTROLLER_PODS, labelSelector="app.kubernetes.io/instance=karpenter"
         )
-        return not found
+        return not pods
 
     await eventually("no controller runs", ended)
 
@@ -419,8 +378,8 @@ async def running(kube: KubeClient, app: str, pods: int) -> None:
     seen: dict[str, str] = {}
 
     async def count() -> bool:
-        found, _ = await kube.list(PODS, labelSelector=f"app={app}")
-        live = [p for p in found if p["metadata"].get("deletionTimestamp") is None]
+        listed, _ = await kube.list(PODS, labelSelector=f"app={app}")
+        live = [p for p in listed if p["metadata"].get("deletionTimestamp") is None]
         seen.clear()
         seen.update({p["metadata"]["name"]: p["status"].get("phase", "") for p in live})
         return sum(holds(p, "Ready") for p in live) == pods

@@ -47,66 +47,52 @@ REFUSAL = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    ("settings", "given"),
-    [
-        ({}, POD_IDENTITY),
-        ({"identity": "irsa"}, WEB_IDENTITY),
-    ],
-    ids=["pod-identity", "irsa"],
-)
-async def test_the_controller_acts_as_its_role_alone_and_is_denied_nothing(
-    region: Region, kube: KubeClient, settings: dict[str, str], given: str
-) -> None:
-    region.up(**settings)
-    pods = await controllers(kube, given)
-    for pod in pods:
-        variables = environment_of(pod)
-        assert given in variables
-        assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} & variables
-    assert region.cloud.denied() == []
-    region.cloud.clear_calls()  # of those who set it up
-    written = sizes(region)
-
-    await scale(region, kube, PODS_WANTED)
-    await scale(region, kube, 0)
-
-    (principal,), actions = callers(region)
-    assert f"assumed-role/{ROLE}/" in principal
-    assert actions >= NEEDED
-    assert region.cloud.denied() == []
-    assert region.cloud.unimplemented() == {}
-    assert refusals(region, written) == []
-    for pod in pods:
-        codes = await answers(pod)
-        assert "200" in codes
-        assert not {"401", "403"} & codes
-
-    region.destroy()
-    assert region.cloud.leftovers() == {}
-
-
-async def test_another_identity_makes_other_controllers_which_act_at_once(
+async def test_controllers_act_as_their_role_alone_and_at_once_whichever_identity_they_get(
     region: Region, kube: KubeClient
 ) -> None:
-    region.up()
-    await controllers(kube, POD_IDENTITY)
-    await scale(region, kube, FEW_PODS)
-
-    for identity, given, pods in (
-        ("irsa", WEB_IDENTITY, PODS_WANTED),
-        ("pod-identity", POD_IDENTITY, MORE_PODS),
+    called: set[str] = set()
+    for turn, (identity, given, pods) in enumerate(
+        (
+            ("irsa", WEB_IDENTITY, FEW_PODS),
+            ("pod-identity", POD_IDENTITY, PODS_WANTED),
+            ("irsa", WEB_IDENTITY, MORE_PODS),
+        )
     ):
         region.up(identity=identity)
-        await controllers(kube, given)
+        replicas = await controllers(kube, given)
+        for replica in replicas:
+            variables = environment_of(replica)
+            assert given in variables
+            assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} & variables
         assert not region.up(identity=identity).any
-        region.cloud.clear_calls()
-        await scale(region, kube, pods)
-        (principal,), _ = callers(region)
-        assert f"assumed-role/{ROLE}/" in principal
+        if turn == 0:  # later, those that leave may still ask as who they were
+            assert region.cloud.denied() == []
+        region.cloud.clear_calls()  # of those who set it up, and of those that left
+        written = sizes(region)
 
+        await scale(region, kube, pods)
+
+        called |= called_alone(region, written)
+        for replica in replicas:
+            codes = await answers(replica)
+            assert "200" in codes
+            assert not {"401", "403"} & codes
+
+    await scale(region, kube, 0)
+
+    assert called | called_alone(region, written) >= NEEDED
     region.destroy()
     assert region.cloud.leftovers() == {}
+
+
+def called_alone(region: Region, since: dict[Path, int]) -> set[str]:
+    """Answer what was called of AWS: by nobody but the controller's role, and not in vain."""
+    (principal,), actions = callers(region)
+    assert f"assumed-role/{ROLE}/" in principal
+    assert region.cloud.denied() == []
+    assert region.cloud.unimplemented() == {}
+    assert refusals(region, since) == []
+    return actions
 
 
 async def controllers(kube: KubeClient, given: str) -> Sequence[Object]:
@@ -114,11 +100,11 @@ async def controllers(kube: KubeClient, given: str) -> Sequence[Object]:
 
     async def rolled_out() -> Sequence[Object] | None:
         wanted = (await kube.get(CONTROLLER))["spec"]["replicas"]
-        found, _ = await kube.list(
+        running, _ = await kube.list(
             CONTROLLER_PODS, labelSelector="app.kubernetes.io/instance=karpenter"
         )
-        ready = [p for p in found if holds(p, "Ready") and given in environment_of(p)]
-        return ready if len(ready) == len(found) == wanted else None
+        ready = [p for p in running if holds(p, "Ready") and given in environment_of(p)]
+        return ready if len(ready) == len(running) == wanted else None
 
     return await eventually(f"all controllers run, with {given}", rolled_out)
 
@@ -140,12 +126,12 @@ async def scale(region: Region, kube: KubeClient, pods: int) -> None:
         await kube.create(DEPLOYMENTS, deployment("app", pods))
 
     async def done() -> bool:
-        (found, _), (claims, _) = await kube.list(PODS), await kube.list(NODE_CLAIMS)
+        (there, _), (claims, _) = await kube.list(PODS), await kube.list(NODE_CLAIMS)
         machines = region.instances()
         if pods:
             is_ready = all(holds(claim, "Initialized") for claim in claims)
-            return is_ready and sum(holds(p, "Ready") for p in found) == pods
-        return not (found or claims or machines)
+            return is_ready and sum(holds(p, "Ready") for p in there) == pods
+        return not (there or claims or machines)
 
     await eventually(f"the cluster has settled at {pods} pods", done)
 

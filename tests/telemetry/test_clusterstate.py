@@ -49,14 +49,14 @@ class Observer:
 
     def value(self, metric: str, /, **axes: str) -> float | None:
         """Answer the one sample that has these labels; None when there is none."""
-        found = [
+        samples = [
             sample.value
             for family in self.registry.collect()
             for sample in family.samples
             if sample.name == metric and axes.items() <= sample.labels.items()
         ]
-        assert len(found) <= 1
-        return found[0] if found else None
+        assert len(samples) <= 1
+        return samples[0] if samples else None
 
     def series(self) -> int:
         return sum(len(family.samples) for family in self.registry.collect())

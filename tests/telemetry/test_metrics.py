@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import prometheus_client
 import pytest
 
@@ -17,6 +18,7 @@ from controller.apis.nodepool import (
     NodeClassReference,
 )
 from controller.apis.pods import Pod, PodStatus
+from controller.disruption.commands import Decision, Verdict
 from controller.telemetry.metrics import Metrics
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -61,9 +63,52 @@ def test_the_life_of_a_claim_is_counted_by_pool_capacity_type_and_zone(metrics: 
         "nodepool": "default",
         "capacity_type": "spot",
         "consolidation_policy": "",
-        "termination_mode": "",
+        "termination_mode": "graceful",
     }
     assert value(f"{name}_disrupted_total", disrupted) == 1
+
+
+@pytest.mark.parametrize(
+    ("period", "mode"), [(None, "graceful"), ("1h", "eventual"), ("0s", "forceful")]
+)
+def test_pods_that_must_move_are_counted_as_karpenter_counts_them(
+    metrics: Metrics, period: str | None, mode: str
+) -> None:
+    spec = NodeClaimSpec(node_class_ref=REFERENCE, termination_grace_period=period)
+    claim = msgspec.structs.replace(make_claim(), spec=spec)
+
+    metrics.disrupted(claim, "underutilized", pods=3, policy="WhenEmptyOrUnderutilized")
+
+    told = {
+        "reason": "underutilized",
+        "nodepool": "default",
+        "capacity_type": "spot",
+        "consolidation_policy": "when_empty_or_underutilized",
+        "termination_mode": mode,
+    }
+    value = metrics.registry.get_sample_value
+    assert value("karpenter_nodeclaims_disrupted_total", told) == 1
+    assert value("karpenter_pods_disruption_initiated_total", told) == 3
+
+
+def test_consolidations_are_counted_with_the_scores_of_balanced_pools(metrics: Metrics) -> None:
+    verdicts = (
+        Verdict("a", "Balanced", "rejected", 0.2),
+        Verdict("b", "WhenEmptyOrUnderutilized", "approved"),
+    )
+    with metrics.deciding() as decided:
+        decided(Decision(verdicts=verdicts, timed_out=True))
+
+    value = metrics.registry.get_sample_value
+    balanced = {"decision": "rejected", "nodepool": "a", "policy": "balanced"}
+    other = {"decision": "approved", "nodepool": "b", "policy": "when_empty_or_underutilized"}
+    assert value("karpenter_consolidation_moves_total", balanced) == 1
+    assert value("karpenter_consolidation_moves_total", other) == 1
+    assert value("karpenter_consolidation_score_sum", balanced) == 0.2
+    assert value("karpenter_consolidation_score_sum", other) is None
+    timeouts = "karpenter_voluntary_disruption_consolidation_timeouts_total"
+    assert value(timeouts, {"consolidation_type": "multi"}) == 1
+    assert value(timeouts, {"consolidation_type": "single"}) == 0
 
 
 def test_a_pod_is_measured_when_it_is_bound_and_not_again(metrics: Metrics) -> None:

@@ -92,9 +92,9 @@ def module(tmp_path: Path) -> Path:
 @pytest.fixture
 def go(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The Go that this machine has or, as on a user's machine, the one in the shared cache."""
-    found = binaries.find_go(cache_directory())
-    monkeypatch.setenv("PATH", str(found.parent), prepend=":")
-    return found
+    command = binaries.find_go(cache_directory())
+    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
+    return command
 
 
 def make_toolset(module: Path, *releases: Release) -> Toolset:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.testbed.eventually import eventually
 pytestmark = pytest.mark.cluster
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+PODS = "/api/v1/namespaces/default/pods"
 
 
 def make_node(name: str, *, fake: bool = True) -> dict[str, Any]:
@@ -39,13 +40,15 @@ def make_node(name: str, *, fake: bool = True) -> dict[str, Any]:
     }
 
 
-def make_pod(name: str, *, node: str) -> dict[str, Any]:
+def make_pod(
+    name: str, *, node: str, labels: Mapping[str, str] | None = None, **container: Any
+) -> dict[str, Any]:
     return {
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {
             "nodeSelector": {"only": node},
             "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "app", "image": "app"}],
+            "containers": [{"name": "app", "image": "app", **container}],
         },
     }
 
@@ -110,6 +113,53 @@ async def test_nodes_without_the_annotation_are_left_alone(kube: KubeClient) -> 
 
     await eventually(witness_runs)
     assert await phase_of(kube, "waits") == "Pending"
+
+
+async def test_a_pod_ends_at_once_unless_a_hook_takes_all_of_its_grace_period(
+    kube: KubeClient,
+) -> None:
+    hook = {"preStop": {"exec": {"command": ["sleep", "30"]}}}
+    await kube.create("/api/v1/nodes", make_node("hooks"))
+    await kube.create(PODS, make_pod("hooked", node="hooks", lifecycle=hook))
+    await kube.create(PODS, make_pod("hookless", node="hooks"))
+
+    async def both_run() -> bool:
+        return {await phase_of(kube, "hooked"), await phase_of(kube, "hookless")} == {"Running"}
+
+    async def names() -> set[str]:
+        pods, _ = await kube.list(PODS)
+        return {pod["metadata"]["name"] for pod in pods}
+
+    async def hookless_is_gone() -> bool:
+        return "hookless" not in await names()
+
+    async def hooked_is_gone() -> bool:
+        return "hooked" not in await names()
+
+    await eventually(both_run)
+    await kube.delete(f"{PODS}/hooked", grace_seconds=600)
+    await kube.delete(f"{PODS}/hookless", grace_seconds=600)
+    await eventually(hookless_is_gone)
+    assert "hooked" in await names()
+    await kube.delete(f"{PODS}/hooked", grace_seconds=1)
+    await eventually(hooked_is_gone)
+
+
+async def test_a_pod_that_is_to_be_unhealthy_runs_and_is_not_ready(kube: KubeClient) -> None:
+    ill = {"kwok.x-k8s.io/stage": "unhealthy"}
+    await kube.create("/api/v1/nodes", make_node("ward"))
+    await kube.create(PODS, make_pod("ill", node="ward", labels=ill))
+
+    async def runs() -> bool:
+        return await phase_of(kube, "ill") == "Running"
+
+    await eventually(runs)
+    found = (await kube.get(f"{PODS}/ill"))["status"]["conditions"]
+    assert {one["type"]: one["status"] for one in found if one["type"] != "PodScheduled"} == {
+        "Initialized": "True",
+        "Ready": "False",
+        "ContainersReady": "False",
+    }
 
 
 def test_anybody_can_read_the_keys_that_sign_service_account_tokens(cluster: Cluster) -> None:

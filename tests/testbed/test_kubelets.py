@@ -90,13 +90,13 @@ async def joined(kube: KubeClient, machine: Machine) -> Object:
     """Wait for the machine's Node, ready and initialized."""
 
     async def node() -> Object | None:
-        found = await node_of(kube, machine)
-        keys = {taint["key"] for taint in (found or {}).get("spec", {}).get("taints", [])}
+        there = await node_of(kube, machine)
+        keys = {taint["key"] for taint in (there or {}).get("spec", {}).get("taints", [])}
         waiting = keys & {
             "node.cloudprovider.kubernetes.io/uninitialized",
             "node.kubernetes.io/not-ready",
         }
-        return found if is_ready(found) and not waiting else None
+        return there if is_ready(there) and not waiting else None
 
     return await eventually(node)
 
@@ -371,9 +371,9 @@ async def test_a_node_with_a_finalizer_outlives_its_instance_until_it_is_dropped
     cloud.set_state(machine.id, "terminated")
 
     async def deleting() -> bool:
-        found = await node_of(kube, machine)
-        assert found
-        return "deletionTimestamp" in found["metadata"] and not is_ready(found)
+        there = await node_of(kube, machine)
+        assert there
+        return "deletionTimestamp" in there["metadata"] and not is_ready(there)
 
     await eventually(deleting)
 
@@ -392,8 +392,8 @@ async def test_the_kubelet_of_a_living_instance_registers_again_when_its_node_is
     await kube.delete(machine.path)
 
     async def another() -> Object | None:
-        found = await node_of(kube, machine)
-        return found if found and found["metadata"]["uid"] != first["metadata"]["uid"] else None
+        there = await node_of(kube, machine)
+        return there if there and there["metadata"]["uid"] != first["metadata"]["uid"] else None
 
     second = await eventually(another)
     assert "karpenter.sh/registered" not in second["metadata"]["labels"]
@@ -436,8 +436,8 @@ async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_
     )
 
     async def inherited() -> bool:
-        found = await node_of(kube, machine)
-        return found is not None and found["spec"]["providerID"].endswith(heir.id)
+        there = await node_of(kube, machine)
+        return there is not None and there["spec"]["providerID"].endswith(heir.id)
 
     await eventually(inherited)
 

@@ -81,11 +81,13 @@ class VolumeScenario:
         return bool((await self.kube.get(f"{PODS}/{self.name}"))["status"]["phase"] == "Running")
 
     async def attachments(self) -> list[Object]:
-        found, _ = await self.kube.list(f"{STORAGE}/volumeattachments")
-        return [one for one in found if one["spec"]["nodeName"] == self.name]
+        listed, _ = await self.kube.list(f"{STORAGE}/volumeattachments")
+        return [attachment for attachment in listed if attachment["spec"]["nodeName"] == self.name]
 
     async def is_attached(self) -> bool:
-        return [one["status"]["attached"] for one in await self.attachments()] == [True]
+        return [attachment["status"]["attached"] for attachment in await self.attachments()] == [
+            True
+        ]
 
     async def is_detached(self) -> bool:
         return not await self.attachments()
@@ -161,9 +163,11 @@ async def test_a_node_of_a_name_that_another_had_is_registered_as_itself(
     await scenario.make_node()
 
     async def registered() -> bool:
-        found, _ = await kube.list(f"{STORAGE}/csinodes")
-        mine = [one for one in found if one["metadata"]["name"] == scenario.name]
-        return [d["name"] for one in mine for d in one["spec"]["drivers"] or ()] == [DRIVER]
+        listed, _ = await kube.list(f"{STORAGE}/csinodes")
+        mine = [csi_node for csi_node in listed if csi_node["metadata"]["name"] == scenario.name]
+        return [d["name"] for csi_node in mine for d in csi_node["spec"]["drivers"] or ()] == [
+            DRIVER
+        ]
 
     await eventually(registered)
 

@@ -1,4 +1,4 @@
-"""The five kinds as the API server knows them: schemas, defaults, rules and columns.
+"""The six kinds as the API server knows them: schemas, defaults, rules and columns.
 
 `python -m controller.apis.crds` renders them into `crds/`, which is what gets installed.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from controller.apis.crds.capacitybuffers import capacity_buffer
+from controller.apis.crds.disruptions import disruption
 from controller.apis.crds.ec2nodeclasses import ec2_node_class
 from controller.apis.crds.nodeclaims import node_claim
 from controller.apis.crds.nodeoverlays import node_overlay
@@ -22,6 +23,7 @@ DEFINITIONS: tuple[Callable[[], dict[str, Any]], ...] = (
     node_overlay,
     capacity_buffer,
     ec2_node_class,
+    disruption,
 )
 
 _HEAD = "# Rendered by `python -m controller.apis.crds`; change the schema there.\n"

@@ -402,11 +402,11 @@ def _kubelet() -> Schema:
             ),
             *(
                 rule(
-                    f"!has(self.{one}) || self.{one}.all(k, "
-                    f"has(self.{other}) && k in self.{other})",
-                    f"{other} must name the signals of {one}",
+                    f"!has(self.{signals}) || self.{signals}.all(k, "
+                    f"has(self.{named}) && k in self.{named})",
+                    f"{named} must name the signals of {signals}",
                 )
-                for one, other in (
+                for signals, named in (
                     ("evictionSoft", "evictionSoftGracePeriod"),
                     ("evictionSoftGracePeriod", "evictionSoft"),
                 )

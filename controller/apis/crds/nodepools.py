@@ -19,7 +19,7 @@ from controller.apis.crds.schemas import (
     string,
 )
 from controller.apis.kinds import NODE_POOL
-from controller.apis.nodepool import MOST_WEIGHT, Budget, Disruption, NodePoolStatus
+from controller.apis.nodepool import MOST_WEIGHT, Budget, DisruptionPolicy, NodePoolStatus
 
 _CRON = (
     r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
@@ -87,18 +87,18 @@ def _spec() -> Schema:
 def _disruption() -> Schema:
     return fields(
         "When nodes of the pool may be removed or replaced.",
-        default={"consolidateAfter": default_of(Disruption, "consolidateAfter")},
+        default={"consolidateAfter": default_of(DisruptionPolicy, "consolidateAfter")},
         budgets=_budgets(),
         consolidateAfter=string(
             "How long no pod may come or go before a node is looked at; Never: it is not.",
             pattern=fragments.DURATION_OR_NEVER,
-            default=default_of(Disruption, "consolidateAfter"),
+            default=default_of(DisruptionPolicy, "consolidateAfter"),
         ),
         consolidationPolicy=string(
             "Which nodes are looked at: empty ones, or all whose pods could be served for less. "
             "Balanced weighs the saving against the pods that move.",
             enum=["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"],
-            default=default_of(Disruption, "consolidationPolicy"),
+            default=default_of(DisruptionPolicy, "consolidationPolicy"),
         ),
     )
 
@@ -130,7 +130,9 @@ def _budgets() -> Schema:
     return array(
         "How many nodes may be disrupted at once; where several hold, the least counts.",
         budget,
-        default=[{"nodes": default_of(Budget, "nodes")} for _ in default_of(Disruption, "budgets")],
+        default=[
+            {"nodes": default_of(Budget, "nodes")} for _ in default_of(DisruptionPolicy, "budgets")
+        ],
         maximum=50,
         kind="atomic",
         rules=[

@@ -73,6 +73,11 @@ def integer(
     return _schema("integer", about, default=default, format=form, minimum=minimum, maximum=maximum)
 
 
+def number(about: str) -> Schema:
+    """A number, whole or not."""
+    return _schema("number", about)
+
+
 def boolean(about: str) -> Schema:
     """A truth value without a default: absent is its own answer."""
     return _schema("boolean", about)

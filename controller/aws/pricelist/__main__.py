@@ -24,25 +24,25 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 
-Table = dict[str, dict[str, float]]
+PriceTable = dict[str, dict[str, float]]
 
 
-def read(text: str) -> dict[str, tuple[str, Table]]:
+def read(text: str) -> dict[str, tuple[str, PriceTable]]:
     """Return the tables of one generated file by region: the day, and prices by family and size."""
-    found: dict[str, tuple[str, Table]] = {}
-    day, table = "", Table()
+    tables: dict[str, tuple[str, PriceTable]] = {}
+    day, table = "", PriceTable()
     for line in _LINE.finditer(text):
         if line["day"]:
             day = line["day"]
         elif line["region"]:
             table = {}
-            found[line["region"]] = day, table
+            tables[line["region"]] = day, table
         else:
             table.setdefault(line["family"], {})[line["size"]] = float(line["price"])
-    return found
+    return tables
 
 
-def rendered(source: str, tables: dict[str, tuple[str, Table]]) -> str:
+def rendered(source: str, tables: dict[str, tuple[str, PriceTable]]) -> str:
     """Write the tables, a line per family, so that a change shows what has changed."""
     regions = []
     for region, (day, table) in sorted(tables.items()):
@@ -57,7 +57,7 @@ def rendered(source: str, tables: dict[str, tuple[str, Table]]) -> str:
 
 def main(path: str) -> None:
     """Render the tables in a module's zip."""
-    tables: dict[str, tuple[str, Table]] = {}
+    tables: dict[str, tuple[str, PriceTable]] = {}
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if _TABLES.search(name)]
         for name in names:

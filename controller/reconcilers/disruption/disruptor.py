@@ -7,35 +7,40 @@ it lives. Neither waits for the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
-from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import candidates, emptiness
 from controller.disruption.budgets import budgets_of, consumption
 from controller.disruption.candidates import Candidates
-from controller.disruption.commands import Candidate, Command, Confirmation, Decision, Reason
+from controller.disruption.commands import Candidate, Command, Decision, Reason
+from controller.disruption.modes import Mode, apart
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.disruption import picture
+from controller.reconcilers.disruption.advising import Advisor, Recommender
+from controller.reconcilers.disruption.judging import (
+    AT_ONCE,
+    PERIOD,
+    UNSYNCED,
+    Judge,
+    Steadiness,
+)
 from controller.reconcilers.disruption.orchestration import Orchestrator
-from controller.reconcilers.newnodes.supply import ready_pools, supply
+from controller.reconcilers.newnodes.trials import Trials
 from controller.state.cluster import Cluster
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
-PERIOD = timedelta(seconds=10)
-UNSYNCED = timedelta(seconds=1)
 RETRY = timedelta(seconds=1)
 """How soon to look again when a command could not be begun."""
 
-AT_ONCE = timedelta(0)
-
-STEADY = timedelta(minutes=5)
-"""How long a cluster in which nothing changes is not thought about again."""
+BOUND_PERIOD = timedelta(minutes=5)
+"""How often it is worked out how far a steady cluster is from the least it could cost: that takes
+as long as a look itself."""
 
 TELL_AGAIN = timedelta(minutes=15)
 """How often it is said of a node why it stays."""
@@ -43,31 +48,13 @@ TELL_AGAIN = timedelta(minutes=15)
 log = logging.getLogger(__name__)
 
 
-class Judge(Protocol):
-    """Asks what should be disrupted, in whatever process that is thought about."""
-
-    async def decide(self, problem: DisruptionProblem) -> Decision:
-        """Return what to do now."""
-
-    async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
-        """Return what of a decision to consolidate still stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Steady:
-    """A cluster in which nothing was found to do, and what there was to buy."""
-
-    revision: int
-    offer: Mapping[str, Sequence[InstanceType]]
-    at: datetime
-
-
 @dataclass(slots=True, kw_only=True)
 class Disruptor:
     """Removes nodes that are not needed, under the budgets of their pools.
 
     A command is checked twice: what was decided once must still stand after `validation`, so
-    that a node is not taken from under a pod just being placed. Drift is not in doubt.
+    that a node is not taken from under a pod just being placed. Drift is not in doubt. Pools in
+    stricter modes than to act are left to `recommender` and `advisor`.
     """
 
     cloud: CloudProvider
@@ -77,41 +64,49 @@ class Disruptor:
     clock: Clock
     judge: Judge
     orchestrator: Orchestrator
+    trials: Trials
+    recommender: Recommender
+    advisor: Advisor
+    mode: Mode = Mode.ACT
     validation: timedelta = timedelta(seconds=15)
     _first_seen: dict[str, datetime] = field(default_factory=dict)
     _proposed: tuple[Decision, datetime] | None = None
-    _steady: _Steady | None = None
-    _told: dict[str, datetime] = field(default_factory=dict)
+    _steady: Steadiness = field(default_factory=Steadiness)
+    _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    _bound_at: datetime | None = None
 
     async def run_once(self) -> timedelta:
         """Look once; returns when to look again."""
         if not self.cluster.synced:
             return UNSYNCED
         await self.orchestrator.mend()
-        problem = await self._problem()
-        found = candidates.found(problem)
-        await self._report_blocked(problem, found)
-        empty = [one for one in found.admitted if emptiness.should_disrupt(one)]
+        problem = await picture.problem(
+            self.cloud, self.cluster, now=self.clock(), is_stopped=self.trials.is_stopped
+        )
+        problem = replace(
+            problem, resting=self.orchestrator.resting, awaiting=self.orchestrator.awaiting
+        )
+        await self._report_blocked(problem, candidates.survey(problem))
+        parts = apart(problem, self.mode)
+        wait = await self._act(parts[Mode.ACT]) if Mode.ACT in parts else PERIOD
+        for adviser in (self.recommender, self.advisor):
+            mode = adviser.mode
+            if mode in parts:
+                wait = min(wait, await adviser.look(parts[mode], self._report_staying))
+            else:
+                await adviser.forget(f"no NodePool is in the mode {mode.value}")
+        return wait
+
+    async def _act(self, problem: DisruptionProblem) -> timedelta:
+        survey = candidates.survey(problem)
+        empty = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
         command, wait = self._settled(problem, empty)
         if command is not None:
             return AT_ONCE if await self.orchestrator.begin(command) else RETRY
         # Those that are empty may be gone in a moment: nothing is moved there.
         expected = emptiness.commands(empty, budgets=budgets_of(problem, Reason.EMPTY))
-        leaving = frozenset(name for one in expected for name in one.names)
+        leaving = frozenset(name for command in expected for name in command.names)
         return min(wait, await self._think(problem.without(leaving)))
-
-    async def _problem(self) -> DisruptionProblem:
-        pools = self.cluster.list(NODE_POOL)
-        types = (await supply(self.cloud, self.cluster, pools)).types
-        sold = [pool for pool in ready_pools(pools) if pool.metadata.name in types]
-        now = self.clock()
-        return DisruptionProblem(
-            snapshot=self.cluster.snapshot(types, sold, now=now),
-            node_pools={pool.metadata.name: pool for pool in pools},
-            now=now,
-            pending=(*self.cluster.pending_pods(), *self.cluster.buffer_pods()),
-            resting=self.orchestrator.resting,
-        )
 
     def _settled(
         self, problem: DisruptionProblem, empty: Sequence[Candidate]
@@ -121,8 +116,14 @@ class Disruptor:
         """
         now = problem.now
         self.metrics.eligible(Reason.EMPTY, len(empty))
-        self._first_seen = {one.name: self._first_seen.get(one.name, now) for one in empty}
-        settled = [one for one in empty if now - self._first_seen[one.name] >= self.validation]
+        self._first_seen = {
+            candidate.name: self._first_seen.get(candidate.name, now) for candidate in empty
+        }
+        settled = [
+            candidate
+            for candidate in empty
+            if now - self._first_seen[candidate.name] >= self.validation
+        ]
         left = [self.validation - (now - seen) for seen in self._first_seen.values()]
         wait = min([*(time for time in left if time > timedelta(0)), PERIOD])
         commands = emptiness.commands(settled, budgets=budgets_of(problem, Reason.EMPTY))
@@ -138,18 +139,20 @@ class Disruptor:
                 return left
             self._proposed = None
             return await self._confirm(problem, decision)
-        revision, offer = self.cluster.revision, problem.snapshot.instance_types
-        if self._is_steady(revision, offer, problem.now):
+        revision = self.cluster.revision
+        if self._steady.holds(revision, problem):
             return PERIOD
+        with_bound = self._bound_at is None or problem.now - self._bound_at >= BOUND_PERIOD
         with self.metrics.deciding() as decided:
-            decision = await self.judge.decide(problem)
+            decision = await self.judge.decide(replace(problem, with_bound=with_bound))
             decided(decision)
+        self._report_whole(problem, decision)
         for reason in (Reason.DRIFTED, Reason.UNDERUTILIZED):
             self.metrics.eligible(reason, decision.eligible.get(reason, 0))
         await self._report_staying(problem, decision)
         if not decision.commands:
             if not decision.held_back and not problem.resting:
-                self._steady = _Steady(revision, offer, problem.now)
+                self._steady.note(revision, problem)
             return PERIOD
         if decision.commands[0].reason is Reason.UNDERUTILIZED:
             self._proposed = decision, self.clock()
@@ -158,36 +161,34 @@ class Disruptor:
         return await self._begin(decision.commands, problem)
 
     async def _confirm(self, problem: DisruptionProblem, decision: Decision) -> timedelta:
-        found = await self.judge.confirm(problem, decision)
+        confirmation = await self.judge.confirm(problem, decision)
         for command in decision.commands:
-            reasons = [why for name, why in found.rejected.items() if name in command.names]
+            reasons = [why for name, why in confirmation.rejected.items() if name in command.names]
             if reasons:
                 self.metrics.not_confirmed(command)
                 await self._report_nodes([command], "ConsolidationRejected", reasons[0])
-        await self._report_nodes(found.commands, "ConsolidationApproved")
-        return await self._begin(found.commands, problem) if found.commands else AT_ONCE
+        await self._report_nodes(confirmation.commands, "ConsolidationApproved")
+        return (
+            await self._begin(confirmation.commands, problem) if confirmation.commands else AT_ONCE
+        )
 
     async def _begin(self, commands: Sequence[Command], problem: DisruptionProblem) -> timedelta:
         types = problem.snapshot.instance_types
         begun = [await self.orchestrator.begin(command, types) for command in commands]
         return AT_ONCE if any(begun) else RETRY
 
-    def _is_steady(
-        self, revision: int, offer: Mapping[str, Sequence[InstanceType]], now: datetime
-    ) -> bool:
-        """Whether nothing was found to do a moment ago, and nothing has changed since."""
-        known = self._steady
-        return (
-            known is not None
-            and known.revision == revision
-            and now < known.at + STEADY
-            and known.offer == offer
-        )
-
     # What people see.
 
-    async def _report_blocked(self, problem: DisruptionProblem, found: Candidates) -> None:
-        for name, why in found.blocked.items():
+    def _report_whole(self, problem: DisruptionProblem, decision: Decision) -> None:
+        """Say when all nodes were last looked at, and how far the cluster is from its bound."""
+        if not decision.timed_out:
+            self.metrics.looked_at_all(problem.now)
+        if decision.lower_bound is not None:
+            self._bound_at = problem.now
+            self.metrics.weighed(candidates.cost(problem), decision.lower_bound)
+
+    async def _report_blocked(self, problem: DisruptionProblem, survey: Candidates) -> None:
+        for name, why in survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
         total, consuming = consumption(problem.snapshot.nodes)
         for reason in Reason:
@@ -201,12 +202,12 @@ class Disruptor:
                     )  # fmt: skip
 
     async def _report_staying(self, problem: DisruptionProblem, decision: Decision) -> None:
-        """Say of each node why it stays, and not again for a while: reasons have figures."""
+        """Say of each node why it stays; the same with other figures not again for a while."""
         now = problem.now
-        self._told = {name: at for name, at in self._told.items() if now < at + TELL_AGAIN}
+        self._told = {told: at for told, at in self._told.items() if now < at + TELL_AGAIN}
         for name, why in decision.blocked.items():
-            if name not in self._told:
-                self._told[name] = now
+            if name not in problem.kept and (name, _gist(why)) not in self._told:
+                self._told[name, _gist(why)] = now
                 await self._report(name, "Unconsolidatable", why)
 
     async def _report_nodes(
@@ -224,3 +225,8 @@ class Disruptor:
         claim = self.cluster.claim_of(node)
         if claim is not None:
             await self.recorder.publish(NODE_CLAIM, claim, "Normal", reason, message)
+
+
+def _gist(why: str) -> str:
+    """Return a reason without its figures, and the names that are made of them."""
+    return " ".join(word for word in why.split() if not any(map(str.isdigit, word)))

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from controller.apis import conditions
+from controller.apis import conditions, labels
 from controller.apis.kinds import NODE, NODE_CLAIM, POD
 from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import DISRUPTION_REASON, INITIALIZED, NodeClaim
+from controller.apis.nodeclaim import DISRUPTION_REASON, INITIALIZED, REGISTERED, NodeClaim
 from controller.apis.pods import Pod
 from controller.apiserver.errors import (
     ApiError,
@@ -34,10 +34,12 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate, Command
 from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.disruption.bookkeeping import Ledger
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.writing import patched, with_condition, with_conditions
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
+from controller.state.pods import is_reschedulable
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -68,7 +70,8 @@ class Underway:
     """A command being carried out: since when, and whose claims are still to be deleted.
 
     `heirs` are the claims made in their place. It has `failed` once a node of it had to be let
-    stay. `deleting_since` is when nothing stood in the way of the first deletion any more.
+    stay, `why` says for what. `deleting_since` is when nothing stood in the way of the first
+    deletion any more. `record` names what is written of it in the ledger.
     """
 
     command: Command
@@ -76,7 +79,9 @@ class Underway:
     left: list[Candidate]
     heirs: tuple[NodeClaim, ...] = ()
     failed: bool = False
+    why: str = ""
     deleting_since: datetime | None = None
+    record: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +94,7 @@ class Orchestrator:
     metrics: Metrics
     clock: Clock
     writer: ClaimWriter
+    ledger: Ledger
     _underway: list[Underway] = field(default_factory=list)
     _resting: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -102,37 +108,60 @@ class Orchestrator:
     def resting(self) -> frozenset[str]:
         """The names of nodes that could not be disrupted a moment ago."""
         now = self.clock()
-        self._resting = {uid: one for uid, one in self._resting.items() if one[1] > now}
+        self._resting = {uid: rest for uid, rest in self._resting.items() if rest[1] > now}
         return frozenset(name for name, _ in self._resting.values())
 
+    @property
+    def awaiting(self) -> Mapping[str, str]:
+        """The names of nodes, and of what an earlier leader made in their place, which is still on
+        its way: nothing else need be made for them meanwhile.
+        """
+        own = {heir.metadata.uid for underway in self._underway for heir in underway.heirs}
+        return {
+            node: claim.metadata.name
+            for claim in self.cluster.list(NODE_CLAIM)
+            if claim.metadata.uid not in own
+            and not claim.metadata.is_deleting
+            and not conditions.is_true(claim.status.conditions, INITIALIZED)
+            for node in claim.metadata.annotations.get(labels.REPLACES, "").split(",")
+        }
+
     async def begin(
-        self, command: Command, types: Mapping[str, Iterable[InstanceType]] | None = None
+        self,
+        command: Command,
+        types: Mapping[str, Iterable[InstanceType]] | None = None,
+        *,
+        record: str = "",
     ) -> bool:
         """Mark a command's nodes, make those in their place, and have the claims go when those
-        are ready; returns whether it is under way. `types` are those each pool saw.
+        are ready; returns whether it is under way. `types` are those each pool saw; `record` names
+        the proposal that somebody has approved of.
         """
         known = self._as_known(command)
         if known is None:
-            log.info("nodes changed before their disruption", extra=_told(command))
+            log.info("nodes changed before their disruption", extra=told(command))
             return False
-        log.info("disrupting nodes", extra={**_told(known), "why": known.why})
+        log.info("disrupting nodes", extra={**told(known), "why": known.why})
         underway = Underway(command=known, since=self.clock(), left=list(known.candidates))
         could = await asyncio.gather(*(self._mark(c, underway) for c in known.candidates))
-        marked = [one for one, done in zip(known.candidates, could, strict=True) if done]
+        marked = [
+            candidate for candidate, done in zip(known.candidates, could, strict=True) if done
+        ]
         if known.replacements and len(marked) < len(known.candidates):
             return False  # the marks that were made are taken off in the next round
         if marked:
             underway.command = replace(known, candidates=tuple(marked))
             if not await self._make_heirs(underway, types or {}):
-                self._give_up_all(underway, "nothing could be made in their place")
+                await self._give_up_all(underway, "nothing could be made in their place")
                 self.metrics.failed(underway.command)
                 return False
             # No wait comes between the last claim and this: nobody may count both for staying.
-            self.cluster.mark_for_deletion(*(one.claim.metadata.name for one in marked))
+            self.cluster.mark_for_deletion(*(candidate.claim.metadata.name for candidate in marked))
             self.metrics.decided(underway.command)
             for name, pods in self._expected(underway):
                 self.writer.expect(name, pods, UNDISTURBED)
             await self._report_launching(underway)
+            underway.record = await self.ledger.begun(underway.command, underway.heirs, record)
         underway.left = marked
         self._underway.append(underway)
         await self.advance()
@@ -141,13 +170,21 @@ class Orchestrator:
     async def advance(self) -> None:
         """Take every command that is under way as far as it can go now."""
         async with self._turn:  # two at once would count what they do twice
-            for one in tuple(self._underway):
-                if await self._is_open(one):
-                    ended = await asyncio.gather(*(self._delete(c, one) for c in one.left))
-                    one.left = [c for c, done in zip(one.left, ended, strict=True) if not done]
-                if one.failed and not one.left:
-                    self.metrics.failed(one.command)
-            self._underway = [one for one in self._underway if one.left]
+            for underway in tuple(self._underway):
+                if await self._is_open(underway):
+                    ended = await asyncio.gather(
+                        *(self._delete(c, underway) for c in underway.left)
+                    )
+                    underway.left = [
+                        c for c, done in zip(underway.left, ended, strict=True) if not done
+                    ]
+                if underway.failed and not underway.left:
+                    self.metrics.failed(underway.command)
+                if not underway.left:
+                    await self.ledger.ended(
+                        underway.record, failed=underway.failed, why=underway.why
+                    )
+            self._underway = [underway for underway in self._underway if underway.left]
 
     async def mend(self) -> None:
         """Take the marks off nodes that nobody is disrupting."""
@@ -161,10 +198,13 @@ class Orchestrator:
         self, underway: Underway, types: Mapping[str, Iterable[InstanceType]]
     ) -> bool:
         """Write the claims of a command's new nodes; returns whether all could be written."""
-        reason = underway.command.reason.label
-        for node in underway.command.replacements:
+        command = underway.command
+        told = {labels.REPLACES: ",".join(sorted(command.names))}
+        for node in command.replacements:
+            heir = replace(node, annotations={**node.annotations, **told})
+            seen = types.get(node.node_pool, ())
             try:
-                claim = await self.writer.create(node, types.get(node.node_pool, ()), reason=reason)
+                claim = await self.writer.create(heir, seen, reason=command.reason.label)
             except ApiError as error:
                 log.warning("creating nodeclaim: %s", error, extra={"NodePool": node.node_pool})
                 return False
@@ -185,7 +225,7 @@ class Orchestrator:
             known = self._known(heir)
             if known is None or known.metadata.is_deleting:
                 why = f"{heir.metadata.name}, made in their place, has gone"
-                self._give_up_all(underway, why)
+                await self._give_up_all(underway, why)
                 return False
             if not conditions.is_true(known.status.conditions, INITIALIZED):
                 waiting.append(known)
@@ -193,19 +233,21 @@ class Orchestrator:
             underway.deleting_since = now
             return True
         if now >= underway.since + self._readiness():
-            names = ", ".join(one.metadata.name for one in waiting)
-            self._give_up_all(underway, f"{names}, made in their place, are not ready in time")
+            names = ", ".join(claim.metadata.name for claim in waiting)
+            await self._give_up_all(
+                underway, f"{names}, made in their place, are not ready in time"
+            )
             return False
-        for one in waiting:
+        for claim in waiting:
             message = "Nodes wait for this one to be ready before they are disrupted"
             await self.recorder.publish(
-                NODE_CLAIM, one, "Normal", "DisruptionWaitingReadiness", message
+                NODE_CLAIM, claim, "Normal", "DisruptionWaitingReadiness", message
             )
         return False
 
     def _readiness(self) -> timedelta:
         shortest, longest = READINESS
-        queued = sum(len(one.command.candidates) for one in self._underway)
+        queued = sum(len(underway.command.candidates) for underway in self._underway)
         return min(max(queued * READINESS_PER_NODE, shortest), longest)
 
     def _expected(self, underway: Underway) -> Iterator[tuple[str, list[Pod]]]:
@@ -219,8 +261,8 @@ class Orchestrator:
             ),
         ]
         for name, keys in homes:
-            found = (self._pod(key) for key in keys)
-            yield name, [pod for pod in found if pod is not None]
+            pods = (self._pod(key) for key in keys)
+            yield name, [pod for pod in pods if pod is not None]
 
     def _pod(self, key: str) -> Pod | None:
         namespace, _, name = key.rpartition("/")
@@ -238,21 +280,23 @@ class Orchestrator:
         """Return the command with its nodes and claims as they are now; None when one of them is
         another, or on its way out.
         """
-        taken = {c.claim.metadata.uid for one in self._underway for c in one.command.candidates}
-        found = []
-        for one in command.candidates:
-            node, claim = self.cluster.get(NODE, one.name), self._known(one.claim)
+        taken = {
+            c.claim.metadata.uid for underway in self._underway for c in underway.command.candidates
+        }
+        known = []
+        for candidate in command.candidates:
+            node, claim = self.cluster.get(NODE, candidate.name), self._known(candidate.claim)
             if (
                 node is None
-                or node.metadata.uid != one.node.metadata.uid
+                or node.metadata.uid != candidate.node.metadata.uid
                 or node.metadata.is_deleting
                 or claim is None
                 or claim.metadata.is_deleting
                 or claim.metadata.uid in taken
             ):
                 return None
-            found.append(replace(one, node=node, claim=claim))
-        return replace(command, candidates=tuple(found))
+            known.append(replace(candidate, node=node, claim=claim))
+        return replace(command, candidates=tuple(known))
 
     async def _mark(self, candidate: Candidate, underway: Underway) -> bool:
         node, reason = candidate.node, underway.command.reason
@@ -289,8 +333,10 @@ class Orchestrator:
                 self._give_up(candidate, underway, str(error))
                 return True
         reason = underway.command.reason
-        policy = candidate.node_pool.spec.disruption.consolidation_policy
-        self.metrics.disrupted(candidate.claim, reason.label, policy=policy)
+        chosen = candidate.node_pool.spec.disruption.consolidation_policy
+        policy = chosen if underway.command.consolidation_type else ""
+        moving = len(candidate.moving)
+        self.metrics.disrupted(candidate.claim, reason.label, pods=moving, policy=policy)
         message = f"Disrupting Node: {reason.value}"
         terminating: tuple[EventType, str, str] = ("Normal", "DisruptionTerminating", message)
         await self.recorder.publish(NODE, candidate.node, *terminating)
@@ -316,27 +362,57 @@ class Orchestrator:
 
     # What cannot be done.
 
-    def _give_up_all(self, underway: Underway, why: str) -> None:
-        """Let all nodes of a command stay; what was made in their place is superfluous now."""
+    async def _give_up_all(self, underway: Underway, why: str) -> None:
+        """Let all nodes of a command stay; what was made in their place goes, unless it has joined
+        or found another use.
+        """
         for name, pods in self._expected(underway):
             self.cluster.withdraw(name, pods)
+        for heir in underway.heirs:
+            await self._dismiss(heir)
         self._let_stay(underway.command.candidates, underway)
-        underway.left = []
-        log.warning("cannot disrupt nodes: %s", why, extra=_told(underway.command))
+        underway.left, underway.why = [], why
+        log.warning("cannot disrupt nodes: %s", why, extra=told(underway.command))
+
+    async def _dismiss(self, heir: NodeClaim) -> None:
+        """Delete what is of no use. A machine that has joined may be ready in a moment, and shows
+        meanwhile why it is not: it is kept, as by Karpenter, and waited for.
+        """
+        known = self._known(heir)
+        if known is None or known.metadata.is_deleting or self._is_needed(known):
+            return
+        try:
+            await self.api.delete(NODE_CLAIM, known.metadata.name, uid=known.metadata.uid)
+        except ApiError as error:
+            # It goes with other empty nodes.
+            fields = {"NodeClaim": known.metadata.name, "error": str(error)}
+            log.info("cannot delete what was made in the place of nodes", extra=fields)
+
+    def _is_needed(self, claim: NodeClaim) -> bool:
+        """Whether a claim's machine has joined, or pods run there or are on their way."""
+        if conditions.is_true(claim.status.conditions, REGISTERED):
+            return True
+        node = self.cluster.node_of(claim)
+        name = node.metadata.name if node is not None else claim.metadata.name
+        coming = (claim.metadata.name, name)
+        return any(map(is_reschedulable, self.cluster.pods_on(name))) or any(
+            map(self.cluster.nominated_for, coming)
+        )
 
     def _give_up(self, candidate: Candidate, underway: Underway, error: str) -> None:
         """Let a node stay; its marks are taken off when they are next looked for."""
         self._let_stay([candidate], underway)
+        underway.why = error
         claim = candidate.claim.metadata.name
         fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
         log.warning("cannot disrupt node", extra=fields)
 
     def _let_stay(self, candidates: Sequence[Candidate], underway: Underway) -> None:
         underway.failed = True
-        for one in candidates:
-            metadata = one.claim.metadata
+        for candidate in candidates:
+            metadata = candidate.claim.metadata
             self.cluster.unmark(metadata.name)
-            self._resting[metadata.uid] = one.name, self.clock() + REST
+            self._resting[metadata.uid] = candidate.name, self.clock() + REST
 
     async def _unmark(self, state: StateNode) -> None:
         assert state.node is not None
@@ -353,7 +429,8 @@ class Orchestrator:
             log.info("cannot take the mark off a node yet", extra=fields)
 
 
-def _told(command: Command) -> dict[str, object]:
+def told(command: Command) -> dict[str, object]:
+    """Return what is logged of a command."""
     return {
         "reason": command.reason.label,
         "decision": command.decision,

@@ -43,6 +43,9 @@ EVENTS: Mapping[str, tuple[EventType, str, str]] = {
 ENDS = EVENTS.keys() - {"rebalance_recommendation"}
 """Kinds that mean the end of the node; the others are only told."""
 
+RECLAIMED = {"spot_interrupted", "rebalance_recommendation"}
+"""Kinds that say that the cloud wants spot instances of such a type and zone back, or will soon."""
+
 AT_ONCE = {"instance_status", "system_status"}
 """Kinds that mean a machine that no longer works: its drain must not wait for budgets."""
 
@@ -69,22 +72,11 @@ class Listener:
     async def _handle(self, notice: Notice) -> None:
         self.metrics.notice_received(notice, self.clock())
         for instance_id in notice.instance_ids:
-            claim = self._claim(instance_id)
-            if claim is not None:
+            for claim in self.cluster.claims_on(instance_id):
                 await self._report_notice(claim, notice.kind)
                 await self._act(claim, notice.kind)
         await self.cloud.acknowledge(notice)
         self.metrics.notice_deleted()
-
-    def _claim(self, instance_id: str) -> NodeClaim | None:
-        return next(
-            (
-                c
-                for c in self.cluster.list(NODE_CLAIM)
-                if c.status.provider_id.endswith(f"/{instance_id}")
-            ),
-            None,
-        )
 
     async def _report_notice(self, claim: NodeClaim, kind: str) -> None:
         if kind not in EVENTS:
@@ -96,21 +88,21 @@ class Listener:
             await self.recorder.publish(NODE, node, type_, reason, message)
 
     async def _act(self, claim: NodeClaim, kind: str) -> None:
-        if kind not in ENDS:
-            return
-        if kind == "spot_interrupted":
+        if kind in RECLAIMED:
             self.cloud.avoid(
                 claim.metadata.labels.get(labels.INSTANCE_TYPE, ""),
                 claim.metadata.labels.get(labels.ZONE, ""),
                 labels.SPOT,
             )
+        if kind not in ENDS:
+            return
         if claim.metadata.is_deleting:
             return
         log.info(
             "deleting nodeclaim from interruption message",
             extra={"NodeClaim": claim.metadata.name, "kind": kind},
         )
-        self.metrics.disrupted(claim, kind)
+        self.metrics.disrupted(claim, kind, pods=self.cluster.moving_from(claim))
         await self.recorder.publish(
             NODE_CLAIM,
             claim,

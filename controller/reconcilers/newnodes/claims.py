@@ -21,7 +21,9 @@ def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> 
     that names no types takes whatever the pool allows.
     """
     named = frozenset(node.instance_types)
-    overlaid = overlays.marks(one for one in types if one.name in named)
+    overlaid = overlays.marks(
+        instance_type for instance_type in types if instance_type.name in named
+    )
     template = pool.spec.template
     class_ref = template.spec.node_class_ref
     own_labels = {

@@ -53,7 +53,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class Plan:
+class PlacementPlan:
     """Pod UID to the claim or node it is expected on."""
 
     _places: dict[str, _Place] = field(default_factory=dict)

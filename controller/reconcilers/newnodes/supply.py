@@ -16,7 +16,7 @@ from controller.state.cluster import Cluster
 
 
 @dataclass(slots=True)
-class Supply:
+class PoolSupply:
     """The types of each pool by its name, overlays applied; and what is wrong where it is.
 
     A pool whose types nobody can tell now has none.
@@ -26,9 +26,9 @@ class Supply:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> Supply:
+async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> PoolSupply:
     """Ask what pools can buy."""
-    supplied = Supply()
+    supplied = PoolSupply()
     for pool in pools:
         name = pool.metadata.name
         node_class = cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)

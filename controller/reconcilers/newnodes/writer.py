@@ -16,7 +16,7 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import NODES, parsed
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.claims import node_claim
-from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.scheduling.results import NewNode
 from controller.state.cluster import Cluster
 from controller.state.usage import usage
@@ -33,7 +33,7 @@ class ClaimWriter:
     cluster: Cluster
     metrics: Metrics
     clock: Clock
-    plan: Plan
+    plan: PlacementPlan
 
     async def create(
         self, node: NewNode, types: Iterable[InstanceType], *, reason: str

@@ -108,8 +108,8 @@ def _is_offered(claim: NodeClaim, types: Sequence[InstanceType]) -> bool:
     bought = carried.get(labels.CAPACITY_TYPE)
     ways = {bought, labels.ON_DEMAND} if bought == labels.RESERVED else {bought}
     return any(
-        one.zone == carried.get(labels.ZONE) and one.capacity_type in ways
+        offering.zone == carried.get(labels.ZONE) and offering.capacity_type in ways
         for kind in types
         if kind.name == carried.get(labels.INSTANCE_TYPE)
-        for one in kind.offerings
+        for offering in kind.offerings
     )

@@ -38,7 +38,7 @@ class Expiration:
         left = born + lifetime - self.clock()
         if left > timedelta(0):
             return left
-        self.metrics.disrupted(claim, "expired")
+        self.metrics.disrupted(claim, "expired", pods=self.cluster.moving_from(claim))
         log.info("expiring nodeclaim", extra={"NodeClaim": name})
         try:
             await self.api.delete(NODE_CLAIM, name, uid=claim.metadata.uid)

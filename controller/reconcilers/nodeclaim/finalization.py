@@ -54,13 +54,8 @@ class Finalization:
         return None
 
     def _nodes(self, claim: NodeClaim) -> list[Node]:
-        if not claim.status.provider_id:
-            return []
-        return [
-            n
-            for n in self.cluster.nodes_of(claim)
-            if labels.TERMINATION_FINALIZER in n.metadata.finalizers
-        ]
+        """Return the nodes that must have gone before the claim does, whoever else holds them."""
+        return list(self.cluster.nodes_of(claim)) if claim.status.provider_id else []
 
     async def _deadline(self, claim: NodeClaim) -> NodeClaim:
         """Write down when the drain turns to force, once."""

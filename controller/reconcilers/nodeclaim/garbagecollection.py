@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis import conditions, labels
-from controller.apis.kinds import NODE_CLAIM
+from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.ownership import is_ours
 from controller.apiserver.errors import NotFoundError
@@ -65,7 +66,7 @@ class GarbageCollection:
                 "garbage collecting nodeclaim without instance",
                 extra={"NodeClaim": claim.metadata.name},
             )
-            self.metrics.disrupted(claim, "garbage_collected")
+            self.metrics.disrupted(claim, "garbage_collected", pods=self.cluster.moving_from(claim))
             try:
                 await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
             except NotFoundError:
@@ -91,10 +92,16 @@ class GarbageCollection:
                 "garbage collecting instance without nodeclaim",
                 extra={"provider-id": instance.provider_id},
             )
-            try:
+            with contextlib.suppress(NodeClaimNotFoundError):
                 await self.cloud.terminate(instance.provider_id)
-            except NodeClaimNotFoundError:
-                continue
+            await self._delete_node(instance.provider_id)
+
+    async def _delete_node(self, provider_id: str) -> None:
+        """Delete the node of an instance that nobody wants: no claim will."""
+        for node in self.cluster.list(NODE):
+            if node.spec.provider_id == provider_id and not node.metadata.is_deleting:
+                with contextlib.suppress(NotFoundError):
+                    await self.api.delete(NODE, node.metadata.name, uid=node.metadata.uid)
 
     def _young(self, instance: Instance) -> bool:
         return instance.launched_at is None or self.clock() - instance.launched_at < GRACE

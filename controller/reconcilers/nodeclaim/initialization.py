@@ -77,20 +77,20 @@ def _silent_driver(claim: NodeClaim, node: Node, slices: Iterable[ResourceSlice]
     expected = claim.metadata.annotations.get(labels.REQUESTED_DRA_DRIVERS, "")
     if not expected:
         return None
-    own = [one for one in slices if _is_local(one, node.metadata.name)]
+    own = [published for published in slices if _is_local(published, node.metadata.name)]
     last: dict[tuple[str, str], int] = {}
-    for one in own:
-        pool = (one.spec.driver, one.spec.pool.name)
-        last[pool] = max(last.get(pool, 0), one.spec.pool.generation)
+    for published in own:
+        pool = (published.spec.driver, published.spec.pool.name)
+        last[pool] = max(last.get(pool, 0), published.spec.pool.generation)
     shown = Counter(
-        (one.spec.driver, one.spec.pool.name, one.spec.pool.resource_slice_count)
-        for one in own
-        if one.spec.pool.generation == last[(one.spec.driver, one.spec.pool.name)]
+        (published.spec.driver, published.spec.pool.name, published.spec.pool.resource_slice_count)
+        for published in own
+        if published.spec.pool.generation == last[(published.spec.driver, published.spec.pool.name)]
     )
-    whole = {driver for (driver, _, count), found in shown.items() if found == count}
+    whole = {driver for (driver, _, count), seen in shown.items() if seen == count}
     return next((name for name in expected.split(",") if name not in whole), None)
 
 
-def _is_local(one: ResourceSlice, node: str) -> bool:
-    owners = (ref.name for ref in one.metadata.owner_references if ref.kind == "Node")
-    return node in (one.spec.node_name, *owners)
+def _is_local(published: ResourceSlice, node: str) -> bool:
+    owners = (ref.name for ref in published.metadata.owner_references if ref.kind == "Node")
+    return node in (published.spec.node_name, *owners)

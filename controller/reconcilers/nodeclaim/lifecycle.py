@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from controller.apis import conditions, labels
@@ -35,13 +35,19 @@ from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.writing import patched, with_condition
 from controller.state.cluster import Cluster
-from controller.telemetry.events import Recorder
+from controller.state.registrations import Failure, Registrations
+from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 LAUNCH_TIMEOUT = timedelta(minutes=5)
-REGISTRATION_TIMEOUT = timedelta(minutes=15)
 WAIT = timedelta(seconds=5)
 """How soon to look again at a claim whose node has not shown itself: events usually come first."""
+
+PLUGIN_DEADLINE = timedelta(minutes=10)
+"""How long a device plugin may take: images of drivers are large, and some are compiled there."""
+
+FROM_PLUGINS = ("ResourceNotRegistered", "DRADriverPoolsNotPublished")
+"""What a node waits for that its kubelet does not bring."""
 
 MESSAGE_LIMIT = 300
 
@@ -76,6 +82,8 @@ class Lifecycle:
     clock: Clock
     finalization: Finalization
     preparation: NodePreparation
+    registrations: Registrations
+    registration_timeout: timedelta = timedelta(minutes=15)
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Take the claim's next steps; returns when to look again, None to wait for an event."""
@@ -103,7 +111,17 @@ class Lifecycle:
                 return None
             claim = progressed
         pause = await self._let_pods_in(claim)
-        return await self._liveness(await self._initialize(claim)) if pause is None else pause
+        if pause is not None:
+            return pause
+        claim = await self._initialize(claim)
+        self._learn(claim)
+        return await self._liveness(claim)
+
+    def _learn(self, claim: NodeClaim) -> None:
+        """Tell the cloud what the node has: it could only guess before."""
+        node = self.cluster.get(NODE, claim.status.node_name)
+        if node is not None and conditions.is_true(claim.status.conditions, INITIALIZED):
+            self.cloud.learn(claim, node.status.capacity)
 
     async def _finalizer(self, claim: NodeClaim) -> NodeClaim:
         finalizers = [*claim.metadata.finalizers, labels.TERMINATION_FINALIZER]
@@ -209,11 +227,22 @@ class Lifecycle:
                 reason="NodeNotFound",
                 message="Node not registered with cluster",
             )
+        if not registration.is_awaiting(nodes[0]) and not registration.is_done(nodes[0]):
+            # Its user data does not set the taint: pods may come before labels and taints do.
+            missing: tuple[EventType, str, str] = (
+                "Warning",
+                "UnregisteredTaintMissing",
+                f"Missing {labels.UNREGISTERED_TAINT} taint which prevents registration races",
+            )
+            await self.recorder.publish(NODE_CLAIM, claim, *missing)
+            await self.recorder.publish(NODE, nodes[0], *missing)
         held = await self.preparation.joined(claim, nodes[0])
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
         node = await registration.register(self.api, claim, node, held=held)
         self.cluster.observe(NODE, node)
         self.metrics.node_created(claim)
+        if (pool := self._owner(claim)) is not None:
+            self.registrations.joined(pool)
         log.info(
             "registered nodeclaim",
             extra={"NodeClaim": claim.metadata.name, "Node": node.metadata.name},
@@ -226,7 +255,7 @@ class Lifecycle:
     async def _register_again(self, claim: NodeClaim) -> None:
         node = self.cluster.get(NODE, claim.status.node_name)
         done = conditions.is_true(claim.status.conditions, INITIALIZED)
-        if done or node is None or not registration.is_undone(node):
+        if done or node is None or not registration.is_awaiting(node):
             return
         held = taints.is_held(node.spec.taints)
         self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))
@@ -247,6 +276,7 @@ class Lifecycle:
         slices = self.cluster.list(RESOURCE_SLICE) if followed else None
         obstacle = initialization.obstacle(claim, node, slices)
         if obstacle is not None:
+            await self._report_overdue(claim, obstacle)
             return await self._with_condition(
                 claim, INITIALIZED, "Unknown", reason=obstacle.reason, message=obstacle.message
             )
@@ -259,6 +289,22 @@ class Lifecycle:
         )
         return await self._with_condition(claim, INITIALIZED, "True")
 
+    async def _report_overdue(self, claim: NodeClaim, obstacle: initialization.Obstacle) -> None:
+        """Name what does not come by itself: nothing else ends a node that is never initialized."""
+        registered = conditions.find(claim.status.conditions, REGISTERED)
+        since = registered.last_transition_time if registered else None
+        if obstacle.reason not in FROM_PLUGINS or since is None:
+            return
+        waited = self.clock() - since
+        if waited < PLUGIN_DEADLINE:
+            return
+        minutes = int(waited / timedelta(minutes=1))
+        message = (
+            f"{obstacle.message} after {minutes} minutes: is its device plugin or driver "
+            "installed, does it run on this node, and does it tolerate the node's taints?"
+        )
+        await self.recorder.publish(NODE_CLAIM, claim, "Warning", obstacle.reason, message)
+
     async def _liveness(self, claim: NodeClaim) -> timedelta | None:
         if await self._gave_up(claim):
             return None
@@ -268,7 +314,7 @@ class Lifecycle:
         """Delete a claim that has been getting nowhere for too long."""
         for kind, timeout, reason in (
             (LAUNCHED, LAUNCH_TIMEOUT, "launch_timeout"),
-            (REGISTERED, REGISTRATION_TIMEOUT, "registration_timeout"),
+            (REGISTERED, self.registration_timeout, "registration_timeout"),
         ):
             condition = conditions.find(claim.status.conditions, kind)
             if condition is not None and condition.is_true:
@@ -281,8 +327,16 @@ class Lifecycle:
                 "giving up nodeclaim", extra={"NodeClaim": claim.metadata.name, "reason": reason}
             )
             await self._delete(claim, reason)
+            if (pool := self._owner(claim)) is not None:
+                self.registrations.failed(pool, _failure(condition, self.clock()))
             return True
         return False
+
+    def _owner(self, claim: NodeClaim) -> str | None:
+        """Return the name of the pool that the claim was made for, if that is still the same."""
+        pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        owners = {owner.uid for owner in claim.metadata.owner_references}
+        return pool.metadata.name if pool is not None and pool.metadata.uid in owners else None
 
     async def _delete(self, claim: NodeClaim, reason: str) -> None:
         try:
@@ -318,3 +372,10 @@ class Lifecycle:
         return await patched(
             self.api, self.cluster, NODE_CLAIM, claim, patch, subresource=subresource
         )
+
+
+def _failure(condition: conditions.Condition | None, now: datetime) -> Failure:
+    """Say why a claim was given up: as its launch does, or that its node did not join."""
+    if condition is not None and condition.type == LAUNCHED:
+        return Failure(condition.reason, condition.message, now)
+    return Failure("RegistrationFailed", "Failed to register node", now)

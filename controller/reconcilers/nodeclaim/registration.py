@@ -25,12 +25,16 @@ async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool =
     )
 
 
-def is_undone(node: Node) -> bool:
-    """Whether a node that was registered says that it is not.
-
-    Its kubelet has made it anew, or somebody has written back taints that were read before.
+def is_awaiting(node: Node) -> bool:
+    """Whether the node says that it is not registered: it has just joined, its kubelet has made it
+    anew, or somebody has written back taints that were read before.
     """
     return any(taint.key == labels.UNREGISTERED_TAINT for taint in node.spec.taints)
+
+
+def is_done(node: Node) -> bool:
+    """Whether the node carries what its claim promises; the claim may not say so yet."""
+    return node.metadata.labels.get(labels.REGISTERED) == "true"
 
 
 def owner_reference(claim: NodeClaim) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from controller.apis.conditions import Condition
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.meta import to_wire
-from controller.apis.nodepool import NodePool
+from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
 from controller.state.cluster import Cluster
+from controller.state.registrations import Failure, Registrations
 from controller.state.usage import usage
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
@@ -30,11 +31,15 @@ class Readiness:
     api: ApiServer
     cluster: Cluster
     clock: Clock
+    registrations: Registrations
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Bring the pool's status up to date."""
         pool = self.cluster.get(NODE_POOL, name)
-        if pool is None or pool.metadata.is_deleting:
+        if pool is None:
+            self.registrations.forget(name)
+            return None
+        if pool.metadata.is_deleting:
             return None
         pool = await self._hash(pool)
         node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
@@ -76,6 +81,7 @@ class Readiness:
             now=now,
         )
         after = self._class_condition(after, pool, node_class, now)
+        after = self._registration_condition(after, pool, node_class, now)
         # Earlier versions told here what they did not do yet.
         after = conditions.without_condition(after, DISRUPTION_INCOMPLETE)
         return conditions.rolled_up(
@@ -112,6 +118,46 @@ class Readiness:
             reason=reason,
             message=message,
             generation=pool.metadata.generation,
+            now=now,
+        )
+
+    def _registration_condition(
+        self,
+        known: list[Condition],
+        pool: NodePool,
+        node_class: EC2NodeClass | None,
+        now: datetime,
+    ) -> list[Condition]:
+        """Say whether new nodes join; what is changed by its owner is trusted anew."""
+        name, generation = pool.metadata.name, pool.metadata.generation
+        before = conditions.find(known, NODE_REGISTRATION_HEALTHY)
+        class_generation = node_class.metadata.generation if node_class else 0
+        if (
+            before is None
+            or before.observed_generation != generation
+            or pool.status.node_class_observed_generation != class_generation
+        ):
+            self.registrations.forget(name)
+        elif before.status != "Unknown":
+            since = before.last_transition_time or now
+            earlier = Failure(before.reason, before.message, since) if before.is_false else None
+            self.registrations.restore(name, earlier)
+        trouble = self.registrations.trouble(name)
+        status: conditions.ConditionStatus = "False" if trouble is not None else "True"
+        reason, message = (trouble.reason, trouble.message) if trouble is not None else ("", "")
+        next_try = self.registrations.next_try(name)
+        if next_try is not None:
+            message += f"; one node at a time is tried, the next at {next_try:%H:%M:%S} UTC"
+        if not self.registrations.is_known(name):
+            status, reason = "Unknown", "AwaitingReconciliation"
+            message = "No node of it has joined the cluster yet since it was changed"
+        return conditions.with_condition(
+            known,
+            NODE_REGISTRATION_HEALTHY,
+            status,
+            reason=reason,
+            message=message,
+            generation=generation,
             now=now,
         )
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from controller.apis.pods import Pod
 from controller.scheduling.results import NewNode
-from controller.state.pods import controller_of
+from controller.state.pods import are_alike, controller_of
 
 
 def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
@@ -43,8 +43,7 @@ def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:
         owner = controller_of(pod)
         if not owner or _has_its_own(pod):
             continue
-        model = first.setdefault(owner, pod)
-        if pod.spec == model.spec and pod.metadata.labels == model.metadata.labels:
+        if are_alike(pod, first.setdefault(owner, pod)):
             owners[pod.key] = owner
     return owners
 

@@ -26,7 +26,7 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.provider import CloudProvider
 from controller.constraints import taints
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
 from controller.state.spreads import DefaultSpreads
@@ -50,7 +50,7 @@ class Nomination:
     api: ApiServer
     cloud: CloudProvider
     cluster: Cluster
-    plan: Plan
+    plan: PlacementPlan
     spreads: DefaultSpreads
     clock: Clock
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))

@@ -19,8 +19,9 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.newnodes.plan import Plan
+from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.supply import ready_pools, supply
+from controller.reconcilers.newnodes.trials import Trials
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
@@ -76,7 +77,8 @@ class Provisioner:
     solve: Solve
     batch_window: BatchWindow
     nomination: timedelta
-    plan: Plan = field(default_factory=Plan)
+    trials: Trials
+    plan: PlacementPlan = field(default_factory=PlacementPlan)
     _inherited: Inherited | None = None
     _read: tuple[object, ...] = ()
 
@@ -138,7 +140,7 @@ class Provisioner:
             await self._report_fills({}, ())
             await self._read_ahead()
             return
-        pools = ready_pools(self.cluster.list(NODE_POOL))
+        pools = self.trials.admitted(ready_pools(self.cluster.list(NODE_POOL)))
         supplied = await supply(self.cloud, self.cluster, pools)
         for pool in pools:
             if problem := supplied.problems.get(pool.metadata.name):
@@ -200,7 +202,6 @@ class Provisioner:
         types: Mapping[str, Sequence[InstanceType]],
     ) -> list[str]:
         """Carry the answer out; return the claim made for each new node, empty without one."""
-        writes = asyncio.Semaphore(CONCURRENT_WRITES)
         writer = ClaimWriter(
             api=self.api,
             cluster=self.cluster,
@@ -208,35 +209,46 @@ class Provisioner:
             clock=self.clock,
             plan=self.plan,
         )
+        for name, keys in results.existing_nodes.items():
+            writer.expect(name, _among(pods, keys), self.nomination)
+        claims = await self._create(results.new_nodes, pods, types, writer)
+        # Told once all is bought: hundreds of events must not stand in the way of a launch.
+        for node, claim in zip(results.new_nodes, claims, strict=True):
+            if claim is not None:
+                await asyncio.gather(
+                    *(self._nominated(pod, claim) for pod in _among(pods, node.pods))
+                )
+        await self._report_unplaced(results, pods)
+        return [claim.metadata.name if claim is not None else "" for claim in claims]
 
-        async def write(node: NewNode) -> NodeClaim | None:
+    async def _create(
+        self,
+        nodes: Sequence[NewNode],
+        pods: Mapping[str, Pod],
+        types: Mapping[str, Sequence[InstanceType]],
+        writer: ClaimWriter,
+    ) -> list[NodeClaim | None]:
+        """Make the nodes' claims, some at a time; None for one that the API server refused."""
+        writes = asyncio.Semaphore(CONCURRENT_WRITES)
+
+        async def create(node: NewNode) -> NodeClaim | None:
             async with writes:
                 claim = await writer.create(node, types[node.node_pool], reason="provisioned")
                 if claim is not None:
-                    writer.expect(claim.metadata.name, of(node), self.nomination)
+                    writer.expect(claim.metadata.name, _among(pods, node.pods), self.nomination)
                 return claim
 
-        def of(node: NewNode) -> list[Pod]:
-            return [pods[key] for key in node.pods if key in pods]
-
-        for name, keys in results.existing_nodes.items():
-            writer.expect(name, [pods[key] for key in keys if key in pods], self.nomination)
-        outcomes = await asyncio.gather(
-            *(write(node) for node in results.new_nodes), return_exceptions=True
-        )
-        for node, outcome in zip(results.new_nodes, outcomes, strict=True):
+        claims: list[NodeClaim | None] = []
+        outcomes = await asyncio.gather(*map(create, nodes), return_exceptions=True)
+        for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 log.error("creating nodeclaim: %s", outcome, extra={"NodePool": node.node_pool})
+                claims.append(None)
             elif isinstance(outcome, BaseException):
                 raise outcome
-        # Told once all is bought: hundreds of events must not stand in the way of a launch.
-        for node, outcome in zip(results.new_nodes, outcomes, strict=True):
-            if isinstance(outcome, NodeClaim):
-                await asyncio.gather(*(self._nominated(pod, outcome) for pod in of(node)))
-        await self._report_unplaced(results, pods)
-        return [
-            outcome.metadata.name if isinstance(outcome, NodeClaim) else "" for outcome in outcomes
-        ]
+            else:
+                claims.append(outcome)
+        return claims
 
     async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
         await self.recorder.publish(
@@ -256,6 +268,11 @@ class Provisioner:
                 await self.recorder.publish(
                     POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
                 )
+
+
+def _among(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
+    """Return the pods of these keys that are still there."""
+    return [pods[key] for key in keys if key in pods]
 
 
 def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:

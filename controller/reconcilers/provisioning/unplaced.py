@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from controller.apis import labels
+from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import LAUNCH_SUCCEEDED, WITHIN_QUOTAS, EC2NodeClass
-from controller.apis.nodepool import NodePool
+from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
 from controller.apis.pods import PodSpec
 from controller.constraints.requirements import conjunction, meets, of_labels, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated
 from controller.scheduling.pods.nodeaffinity import required_alternatives
+
+STANDING_APART = ("Ready", NODE_REGISTRATION_HEALTHY)
+"""The sum of the others, and the one that is no part of it."""
 
 NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
 
@@ -92,9 +95,14 @@ def _what_it_lacks(pool: NodePool) -> str:
     """Return a sentence on a pool that may make no nodes now; nothing about the others."""
     if pool.spec.replicas is not None or pool.metadata.is_deleting:
         return ""
-    missing = [c for c in pool.status.conditions if c.is_false and c.type != "Ready"]
+    missing = [c for c in pool.status.conditions if c.is_false and c.type not in STANDING_APART]
     why = "; ".join(c.message or c.reason for c in missing)
-    return f"NodePool {pool.metadata.name} is not ready: {why}" if missing else ""
+    if missing:
+        return f"NodePool {pool.metadata.name} is not ready: {why}"
+    joining = conditions.find(pool.status.conditions, NODE_REGISTRATION_HEALTHY)
+    if joining is not None and joining.is_false:
+        return f"new nodes of NodePool {pool.metadata.name} do not join: {joining.message}"
+    return ""
 
 
 def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:

@@ -20,6 +20,7 @@ from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.claims import node_claim
+from controller.reconcilers.newnodes.trials import Trials
 from controller.scheduling.templating import templated
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
@@ -48,6 +49,7 @@ class Replication:
     cluster: Cluster
     metrics: Metrics
     clock: Clock
+    trials: Trials
     _unanswered: set[str] = field(default_factory=set)
 
     async def reconcile(self, name: str) -> timedelta | None:
@@ -72,7 +74,8 @@ class Replication:
             return None  # told again when it is
         limit = parsed(pool.spec.limits).get(NODES)
         room = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
-        for _ in range(min(missing, room)):
+        tried = self.trials.room(pool)
+        for _ in range(min(missing, room if tried is None else min(room, tried))):
             claim = await self.api.create(NODE_CLAIM, node_claim(pool, templated(pool), ()))
             self.cluster.insert_claim(claim)
             self.metrics.claim_created(claim, "provisioned")
@@ -116,7 +119,7 @@ class Replication:
             self.cluster.unmark(metadata.name)
             log.warning("cannot delete nodeclaim beyond replicas: %s", error, extra=fields)
             return False
-        self.metrics.disrupted(claim, "overprovisioned")
+        self.metrics.disrupted(claim, "overprovisioned", pods=self.cluster.moving_from(claim))
         log.info("deleting nodeclaim beyond replicas", extra=fields)
         return True
 

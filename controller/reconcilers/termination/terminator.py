@@ -30,6 +30,7 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import look
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import patched, with_condition
 from controller.state.cluster import Cluster
 from controller.telemetry.events import Recorder
@@ -41,6 +42,10 @@ SETTLE = timedelta(seconds=5)
 
 It runs from when the terminator first sees the taint, whoever set it, and when that was.
 """
+
+READY_POLL = timedelta(seconds=10)
+"""How often the cloud is asked about an instance whose node still says Ready: a kubelet that is
+gone is noticed after 40 s, and a drain may take hours."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +61,9 @@ class Terminator:
     metrics: Metrics
     clock: Clock
     eviction: Eviction
+    surge: Surge | None = None
     _tainted_at: dict[str, datetime] = field(default_factory=dict)
+    _asked_at: dict[str, datetime] = field(default_factory=dict)
     _evicted: Counter[str] = field(default_factory=Counter)
 
     async def reconcile(self, name: str) -> timedelta | None:
@@ -94,8 +101,15 @@ class Terminator:
             return
 
     async def _instance_vanished(self, node: Node) -> bool:
-        if conditions.is_true(node.status.conditions, "Ready"):
+        """Whether the instance is gone; asked rarely while its kubelet was heard a moment ago."""
+        now = self.clock()
+        uid = node.metadata.uid
+        if (
+            conditions.is_true(node.status.conditions, "Ready")
+            and now < self._asked_at.get(uid, now - READY_POLL) + READY_POLL
+        ):
             return False
+        self._asked_at[uid] = now
         try:
             await self.cloud.get(node.spec.provider_id)
         except NodeClaimNotFoundError:
@@ -130,7 +144,7 @@ class Terminator:
             await asyncio.gather(
                 *(self.eviction.force(p, deadline=deadline, now=now) for p in drain.force)
             )
-        gone = await asyncio.gather(*(self.eviction.evict(p, node) for p in drain.evict))
+        gone = await asyncio.gather(*(self._let_go(p, node) for p in drain.evict))
         self._evicted[node.metadata.uid] += sum(gone) + len(drain.force)
         if not drain.is_done or now - self._tainted_at[node.metadata.uid] < SETTLE:
             await self._set(
@@ -142,6 +156,12 @@ class Terminator:
         await self._set(claim, DRAINED, "True")
         log.info("drained node", extra={"Node": node.metadata.name})
         return True
+
+    async def _let_go(self, pod: Pod, node: Node) -> bool:
+        """Evict the pod unless its Deployment takes it away itself; returns whether it goes."""
+        if self.surge is not None and await self.surge.keeps(pod, node):
+            return False
+        return await self.eviction.evict(pod, node)
 
     async def _volumes_detached(
         self, node: Node, claim: NodeClaim | None, deadline: datetime | None
@@ -201,7 +221,10 @@ class Terminator:
             self.metrics.node_terminated(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
         self._tainted_at.pop(node.metadata.uid, None)
+        self._asked_at.pop(node.metadata.uid, None)
         self.eviction.forget(node)
+        if self.surge is not None:
+            self.surge.forget(node)
 
     def _current(self, claim: NodeClaim | None) -> NodeClaim | None:
         return self.cluster.get(NODE_CLAIM, claim.metadata.name) if claim is not None else None

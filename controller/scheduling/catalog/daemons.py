@@ -37,8 +37,8 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
     made of its template; where it may run is always the template's word.
     """
     newest = _newest_pods(snapshot.pods)
-    found = []
-    for daemon_set in sorted(snapshot.daemon_sets, key=lambda one: _key(one)):
+    demands = []
+    for daemon_set in sorted(snapshot.daemon_sets, key=lambda daemon_set: _key(daemon_set)):
         template = daemon_set.spec.template.spec
         if template.resource_claims and not snapshot.device_classes:
             continue  # where nobody knows of devices, such daemons have nowhere to run
@@ -47,7 +47,7 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
         if pod is None:
             spec = with_defaults(spec, daemon_set.metadata.namespace, snapshot.limit_ranges)
             pod = Pod(metadata=daemon_set.metadata, spec=spec)
-        found.append(
+        demands.append(
             Daemon(
                 key=_key(daemon_set),
                 alternatives=required_alternatives(template),
@@ -56,7 +56,7 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
                 ports=hostports.host_ports(spec),
             )
         )
-    return tuple(found)
+    return tuple(demands)
 
 
 def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:

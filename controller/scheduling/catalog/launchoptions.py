@@ -29,7 +29,7 @@ class LaunchOptions:
     def named(self, key: str) -> list[str]:
         """Return all the values of a label that were asked about."""
         asked = self._variants.queries[key].place if key in self._variants.queries else ()
-        return sorted({value for one in asked for value in one.values})
+        return sorted({value for allowed in asked for value in allowed.values})
 
     def values(self, key: str, mask: Mask) -> list[str]:
         """Return the domains of a label in which nodes of these variants can be made."""

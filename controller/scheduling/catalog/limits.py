@@ -11,6 +11,7 @@ from controller.apis.quantities import MILLI
 from controller.constraints import resources
 from controller.scheduling.arrays import Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.catalog.variants import Variants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,39 @@ class LimitHeadroom:
     left: Vector
 
 
-def headroom(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHeadroom:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseLimits:
+    """How much of which kinds may be bought: the limits of pools, then what reservations have
+    left, for a node of a reservation takes one of its instances.
+
+    `consumption`: kinds × limits, what a node of a kind takes; `left`: limits, what there is
+    to begin with; `units`: limits, how many of its units a program counts as one.
+    """
+
+    consumption: Matrix
+    left: Vector
+    units: Vector
+
+
+def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimits:
+    """Bring the limits of pools and reservations together for the kinds of some variants."""
+    reservations = variants.catalog.reservations
+    held = variants.reservation_of_variant[variants.variant_of]
+    reserved = held[:, None] == np.arange(len(reservations))[None]
+    of_pools = headroom.per_row[variants.row_of]
+    consumption = np.concatenate([of_pools, reserved], axis=1).astype(np.float64)
+    counts = np.array([count for _, count in reservations], dtype=np.float64)
+    # Memory is counted in thousandths of bytes; programs solve for what is about 1. By
+    # powers of two numbers come back as they went.
+    most = consumption.max(axis=0, initial=1.0)
+    return PurchaseLimits(
+        consumption=consumption,
+        left=np.concatenate([headroom.left, counts]),
+        units=np.exp2(np.floor(np.log2(most))),
+    )
+
+
+def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHeadroom:
     """Work out what is left of every limit, given what each pool has `used`."""
     names = [
         (number, pool.name, name)
@@ -48,7 +81,4 @@ def headroom(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHe
 def _consumed(catalog: Catalog, name: str) -> Vector:
     if name == resources.NODES:
         return np.full(len(catalog.pool_of_row), float(MILLI))
-    if name not in catalog.resource_names:
-        return np.zeros(len(catalog.pool_of_row))
-    column: Vector = catalog.capacity[:, catalog.resource_names.index(name)]
-    return column
+    return catalog.axis.column(catalog.capacity, name)

@@ -70,11 +70,11 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
     rows, first = np.unique(variants.row_of[kinds], return_index=True)
     queries = {
         key: LabelQuery(
-            one.place,
-            np.vstack([one.truth, one.truth[one.of_variant[members]].all(axis=0)]),
-            np.append(one.of_variant, len(one.truth)),
+            query.place,
+            np.vstack([query.truth, query.truth[query.of_variant[members]].all(axis=0)]),
+            np.append(query.of_variant, len(query.truth)),
         )
-        for key, one in variants.queries.items()
+        for key, query in variants.queries.items()
     }
     return replace(
         variants,
@@ -82,12 +82,12 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
         reservation_of_variant=np.append(variants.reservation_of_variant, -1),
         queries=queries,
         barred={
-            ports: np.append(one, one[members].any()) for ports, one in variants.barred.items()
+            ports: np.append(barred, barred[members].any())
+            for ports, barred in variants.barred.items()
         },
         variant_of=np.append(variants.variant_of, np.full(len(rows), before)),
         row_of=np.append(variants.row_of, rows),
         price=np.append(variants.price, variants.price[kinds[first]]),
-        room=np.vstack([variants.room, variants.room[kinds[first]]]),
     )
 
 
@@ -126,12 +126,12 @@ def row_values(catalog: Catalog, row: int, key: str) -> frozenset[str]:
     if codes is None:
         return frozenset()
     columns = np.flatnonzero((catalog.row_of == row) & catalog.available)
-    found: set[str] = set()
+    values: set[str] = set()
     for code in np.unique(codes.of_column[columns]).tolist():
-        one = codes.sets[code]
-        if one is not None and not one.complement:
-            found |= one.values
-    return frozenset(found)
+        allowed = codes.sets[code]
+        if allowed is not None and not allowed.complement:
+            values |= allowed.values
+    return frozenset(values)
 
 
 def _narrow(

@@ -9,7 +9,7 @@ per distinct set and one array look-up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from controller.constraints.resources import Resources
 from controller.constraints.taints import untolerated
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.daemons import Daemon, daemons
+from controller.scheduling.resourceaxis import ResourceAxis
 from controller.state.snapshot import Snapshot
 
 
@@ -65,15 +66,15 @@ class Codes:
 class Catalog:
     """Everything that can be bought.
 
-    Rows: `pool_of_row`, `types` and, rows × resources, `allocatable` (what pods can
-    have once the daemons have taken theirs), `capacity` (the whole machine) and
+    Rows: `pool_of_row`, `types` and, rows × resources along `axis`, `allocatable` (what
+    pods can have once the daemons have taken theirs), `capacity` (the whole machine) and
     `overhead` (the daemons). Columns: `row_of`, `price`, `available`,
     `reservation_of` (index into `reservations`, −1 for none).
     """
 
     pools: tuple[PoolTemplate, ...]
     types: tuple[InstanceType, ...]
-    resource_names: tuple[str, ...]
+    axis: ResourceAxis
     pool_of_row: Indices
     allocatable: Matrix
     capacity: Matrix
@@ -92,12 +93,6 @@ class Catalog:
     def pool_of(self) -> Indices:
         """The pool of each column."""
         return self.pool_of_row[self.row_of]
-
-    def vector(self, amounts: Resources) -> Vector | None:
-        """Return amounts along the resource axis, or None when one of them no type has."""
-        if any(name not in self.resource_names for name, amount in amounts.items() if amount > 0):
-            return None
-        return np.array([amounts.get(name, 0) for name in self.resource_names], dtype=np.float64)
 
     def meeting(self, needed: Requirements) -> Mask:
         """Mark the columns whose nodes can meet every requirement."""
@@ -145,30 +140,30 @@ def catalog(snapshot: Snapshot) -> Catalog:
     pools = tuple(
         template(pool)
         for pool in sorted(
-            sorted(snapshot.node_pools, key=lambda one: one.metadata.name, reverse=True),
-            key=lambda one: -one.spec.weight,
+            sorted(snapshot.node_pools, key=lambda pool: pool.metadata.name, reverse=True),
+            key=lambda pool: -pool.spec.weight,
         )
     )
     per_pool = [snapshot.instance_types.get(pool.name, ()) for pool in pools]
-    names = _resource_names(per_pool)
+    axis = _axis(per_pool)
     tables: dict[int, _TypeTable] = {}
     for types in per_pool:
         if id(types) not in tables:
-            tables[id(types)] = _TypeTable.read(types, names)
+            tables[id(types)] = _TypeTable.read(types, axis)
     blocks = [
         _PoolBlock.build(index, pool, tables[id(types)])
         for index, (pool, types) in enumerate(zip(pools, per_pool, strict=True))
     ]
-    return _assembled(pools, blocks, names, daemons(snapshot))
+    return _assembled(pools, blocks, axis, daemons(snapshot))
 
 
-def _resource_names(per_pool: Sequence[Sequence[InstanceType]]) -> tuple[str, ...]:
+def _axis(per_pool: Sequence[Sequence[InstanceType]]) -> ResourceAxis:
     seen: set[str] = {resources.CPU, resources.MEMORY, resources.PODS}
     for types in per_pool:
         for instance_type in types:
             seen.update(instance_type.capacity)
     leading = (resources.CPU, resources.MEMORY, resources.PODS)
-    return (*leading, *sorted(seen - set(leading)))
+    return ResourceAxis((*leading, *sorted(seen - set(leading))))
 
 
 class _Coder:
@@ -203,11 +198,13 @@ class _TypeTable:
     reservation_ids: list[tuple[str, int]]
 
     @classmethod
-    def read(cls, types: Sequence[InstanceType], names: Sequence[str]) -> _TypeTable:
-        ordered = tuple(sorted(types, key=lambda one: one.name))
-        type_sets, type_codes = _coded([_type_values(one) for one in ordered])
+    def read(cls, types: Sequence[InstanceType], axis: ResourceAxis) -> _TypeTable:
+        ordered = tuple(sorted(types, key=lambda instance_type: instance_type.name))
+        type_sets, type_codes = _coded([_type_values(instance_type) for instance_type in ordered])
         offerings = [
-            (index, offering) for index, one in enumerate(ordered) for offering in one.offerings
+            (index, offering)
+            for index, instance_type in enumerate(ordered)
+            for offering in instance_type.offerings
         ]
         singles: dict[str, ValueSet] = {}
         offering_sets, offering_codes = _coded(
@@ -228,8 +225,8 @@ class _TypeTable:
             available=np.array([offering.available for _, offering in offerings], dtype=np.bool_),
             offering_sets=offering_sets,
             offering_codes=offering_codes,
-            allocatable=_matrix([one.allocatable for one in ordered], names),
-            capacity=_matrix([one.capacity for one in ordered], names),
+            allocatable=axis.matrix([instance_type.allocatable for instance_type in ordered]),
+            capacity=axis.matrix([instance_type.capacity for instance_type in ordered]),
             reservation_ids=[
                 (
                     offering.requirements.get(RESERVATION_ID, "")
@@ -279,12 +276,6 @@ def _coded(
     return {key: coder.sets for key, coder in coders.items()}, codes
 
 
-def _matrix(amounts: Sequence[Resources], names: Sequence[str]) -> Matrix:
-    return np.array(
-        [[one.get(name, 0) for name in names] for one in amounts], dtype=np.float64
-    ).reshape(len(amounts), len(names))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PoolBlock:
     """One pool's columns: the table's offerings that the pool's requirements leave."""
@@ -313,7 +304,7 @@ class _PoolBlock:
             table=table,
             kept=kept,
             sets=sets,
-            codes={key: found[kept] for key, found in codes.items()},
+            codes={key: of_column[kept] for key, of_column in codes.items()},
         )
 
 
@@ -325,8 +316,8 @@ def _part(
 ) -> tuple[list[ValueSet | None], Indices | None]:
     if key not in codes:
         return [None], None
-    found = codes[key]
-    return sets[key], found if spread is None else found[spread]
+    of_row = codes[key]
+    return sets[key], of_row if spread is None else of_row[spread]
 
 
 def _merged(
@@ -367,21 +358,21 @@ def _met(said: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
 def _assembled(
     pools: tuple[PoolTemplate, ...],
     blocks: Sequence[_PoolBlock],
-    names: tuple[str, ...],
+    axis: ResourceAxis,
     running: tuple[Daemon, ...],
 ) -> Catalog:
-    allocatable = _stacked([block.table.allocatable for block in blocks], len(names))
+    allocatable = _stacked([block.table.allocatable for block in blocks], len(axis.names))
     pool_of_row = _joined(
         [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
     )
     reservation_of, reservations = _reservations(blocks)
     bare = Catalog(
         pools=pools,
-        types=tuple(one for block in blocks for one in block.table.types),
-        resource_names=names,
+        types=tuple(instance_type for block in blocks for instance_type in block.table.types),
+        axis=axis,
         pool_of_row=pool_of_row,
         allocatable=allocatable,
-        capacity=_stacked([block.table.capacity for block in blocks], len(names)),
+        capacity=_stacked([block.table.capacity for block in blocks], len(axis.names)),
         overhead=np.zeros_like(allocatable),
         daemons_of_row=(),
         daemon_group=np.zeros(len(pool_of_row), dtype=np.int64),
@@ -447,19 +438,10 @@ def _with_daemons(bare: Catalog) -> Catalog:
             if untolerated(pool.taints, daemon.tolerations) is not None:
                 possible &= bare.pool_of != number
         runs[np.unique(bare.row_of[possible]), index] = True
-        known = {
-            name: amount for name, amount in daemon.requests.items() if name in bare.resource_names
-        }
-        vector = bare.vector(known)
-        assert vector is not None
-        overhead[runs[:, index]] += vector
+        overhead[runs[:, index]] += bare.axis.vector(daemon.requests)
     groups, group_of = np.unique(runs, axis=0, return_inverse=True)
-    return Catalog(
-        **{
-            name: getattr(bare, name)
-            for name in Catalog.__slots__
-            if name not in {"allocatable", "overhead", "daemons_of_row", "daemon_group"}
-        },
+    return replace(
+        bare,
         allocatable=bare.allocatable - overhead,
         overhead=overhead,
         daemons_of_row=tuple(tuple(np.flatnonzero(group).tolist()) for group in groups),
@@ -479,11 +461,11 @@ def _joined_codes(
     parts: Sequence[tuple[list[ValueSet | None] | None, Indices | None, int]],
 ) -> Codes:
     coder = _Coder()
-    found = []
+    coded = []
     for sets, codes, count in parts:
         if sets is None or codes is None:
-            found.append(np.full(count, coder.code(None), dtype=np.int64))
+            coded.append(np.full(count, coder.code(None), dtype=np.int64))
         else:
             table = np.array([coder.code(values) for values in sets], dtype=np.int64)
-            found.append(table[codes] if len(table) else codes)
-    return Codes(tuple(coder.sets), _joined(found))
+            coded.append(table[codes] if len(table) else codes)
+    return Codes(tuple(coder.sets), _joined(coded))

@@ -24,6 +24,7 @@ from controller.constraints.requirements import (
 )
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog, Codes
+from controller.scheduling.resourceaxis import ResourceAxis
 
 Ports = tuple[HostPort, ...]
 
@@ -44,7 +45,7 @@ class Variants:
     `reservation_of_variant` is the capacity reservation a variant is bought from (−1: none);
     `barred` marks, per set of host ports, the variants where daemons take one of them.
     Kinds: `variant_of`, `row_of` (in the catalog), `price` (the cheapest way to buy
-    the row within the variant), `room` (kinds × resources).
+    the row within the variant).
     """
 
     catalog: Catalog
@@ -55,7 +56,16 @@ class Variants:
     variant_of: Indices
     row_of: Indices
     price: Vector
-    room: Matrix
+
+    @property
+    def weight_of_variant(self) -> Indices:
+        """The weight of each variant's pool."""
+        weights = np.array([pool.weight for pool in self.catalog.pools], dtype=np.int64)
+        return weights[self.pool_of_variant]
+
+    def room_along(self, axis: ResourceAxis) -> Matrix:
+        """Return what kinds have for pods; kinds × resources of the axis."""
+        return self.catalog.axis.projected(self.catalog.allocatable, axis)[self.row_of]
 
     def meeting(self, needed: Requirements) -> Mask:
         """Mark the variants whose nodes can meet every requirement."""
@@ -76,13 +86,13 @@ def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[
     and pods name, and for nodes on which both leave the label open one that these will take.
     """
     codes = catalog.codes.get(key)
-    offers = [one for one in (codes.sets if codes else ()) if one is not None]
+    offers = [allowed for allowed in (codes.sets if codes else ()) if allowed is not None]
     wanted = [ANYTHING, *asked]
-    values = {value for one in (*offers, *wanted) for value in one.values}
+    values = {value for allowed in (*offers, *wanted) for value in allowed.values}
     if key not in labels.WELL_KNOWN:
-        for left in (one.intersection(need) for one in offers for need in wanted):
+        for left in (offer.intersection(need) for offer in offers for need in wanted):
             value = a_value(left) if left.complement else None
-            if value is not None and not any(left.has(one) for one in values):
+            if value is not None and not any(left.has(known) for known in values):
                 values.add(value)
     return sorted(values)
 
@@ -103,11 +113,11 @@ def variants_of(
     by label, and `ports` are what pods take of their hosts.
     """
     sets: dict[str, dict[ValueSet, None]] = {}
-    for one in asked:
-        for key, allowed in one.items():
+    for needed in asked:
+        for key, allowed in needed.items():
             sets.setdefault(key, {})[allowed] = None
-    barred = {one: barred_rows(catalog, one) for one in ports if one}
-    barred = {one: rows for one, rows in barred.items() if rows.any()}
+    barred = {taken: barred_rows(catalog, taken) for taken in ports if taken}
+    barred = {taken: rows for taken, rows in barred.items() if rows.any()}
     chosen = np.flatnonzero(catalog.available)
     keys = sorted(sets)
     answers = {key: _Answers.to(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
@@ -128,13 +138,12 @@ def variants_of(
             for number, key in enumerate(keys)
         },
         barred={
-            one: profiles[source, place] > 0
-            for place, one in enumerate(barred, start=len(keys) + 2)
+            taken: profiles[source, place] > 0
+            for place, taken in enumerate(barred, start=len(keys) + 2)
         },
         variant_of=variant_of,
         row_of=kinds_row[place],
         price=kinds_price[place],
-        room=catalog.allocatable[kinds_row[place]],
     )
 
 
@@ -238,7 +247,7 @@ def _split(
         partial: list[tuple[int, ...]] = [()]
         for place, key in enumerate(keys):
             options = answers[key].options[profile[place + 2]]
-            partial = [(*one, option) for one in partial for option in options]
+            partial = [(*row, option) for row in partial for option in options]
         rows.extend(partial)
         source.extend([number] * len(partial))
     return (

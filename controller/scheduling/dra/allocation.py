@@ -15,11 +15,11 @@ from controller.apis import devices as wire
 from controller.apis.quantities import parse
 from controller.constraints.cel import CelError
 from controller.constraints.taints import untolerated
-from controller.scheduling.dra.devices import Device, Ledger, UsableDevices
+from controller.scheduling.dra.devices import AllocatableDevice, DeviceLedger, UsableDevices
 from controller.scheduling.pods.devicerequests import (
     AllocationError,
+    AttributeConstraint,
     ClaimRequests,
-    DeviceConstraint,
     RequestAlternative,
 )
 
@@ -36,7 +36,7 @@ class Pick:
 
     claim: int
     alternative: RequestAlternative
-    device: Device
+    device: AllocatableDevice
     share: Mapping[str, int]
 
     @property
@@ -46,7 +46,7 @@ class Pick:
 
 
 def allocate(
-    claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: Ledger
+    claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: DeviceLedger
 ) -> tuple[Pick, ...] | None:
     """Give devices to claims and take them in the ledger; None when there are not enough.
 
@@ -54,14 +54,14 @@ def allocate(
         AllocationError: a selector fails, or there are too many combinations to try.
 
     """
-    return _Search(claims, usable, ledger).answer()
+    return _DeviceSearch(claims, usable, ledger).answer()
 
 
-class _Search:
+class _DeviceSearch:
     """One search; the ledger is as it was unless there is an answer."""
 
     def __init__(
-        self, claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: Ledger
+        self, claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: DeviceLedger
     ) -> None:
         self._claims, self._usable, self._ledger = claims, usable, ledger
         self._picks: list[Pick] = []
@@ -92,7 +92,7 @@ class _Search:
             return self._several(claim, request, alternative, alternative.count, 0)
         if self._usable.flaw:
             raise AllocationError(self._usable.flaw)
-        every = [one for one in self._usable.devices if suits(alternative, one)]
+        every = [device for device in self._usable.devices if suits(alternative, device)]
         if not every or given + len(every) > MOST_DEVICES:
             return False
         return self._all(claim, request, alternative, every)
@@ -112,10 +112,14 @@ class _Search:
         return False
 
     def _all(
-        self, claim: int, request: int, alternative: RequestAlternative, every: Sequence[Device]
+        self,
+        claim: int,
+        request: int,
+        alternative: RequestAlternative,
+        every: Sequence[AllocatableDevice],
     ) -> bool:
         before = len(self._picks)
-        if all(self._give(claim, alternative, one) for one in every) and self._request(
+        if all(self._give(claim, alternative, device) for device in every) and self._request(
             claim, request + 1
         ):
             return True
@@ -123,7 +127,7 @@ class _Search:
             self._take_back()
         return False
 
-    def _give(self, claim: int, alternative: RequestAlternative, device: Device) -> bool:
+    def _give(self, claim: int, alternative: RequestAlternative, device: AllocatableDevice) -> bool:
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise AllocationError(f"no answer within {MOST_STEPS} combinations of devices")
@@ -133,12 +137,13 @@ class _Search:
         if share is None:
             return False
         if alternative.admin:
-            if any(one.claim == claim and one.device is device for one in self._picks):
+            if any(pick.claim == claim and pick.device is device for pick in self._picks):
                 return False
         elif not self._ledger.is_free(device, share):
             return False
         if not all(
-            self._agrees(claim, one, alternative, device) for one in self._claims[claim].constraints
+            self._agrees(claim, constraint, alternative, device)
+            for constraint in self._claims[claim].constraints
         ):
             return False
         if not alternative.admin:
@@ -152,7 +157,11 @@ class _Search:
             self._ledger.give_back(pick.device, pick.share)
 
     def _agrees(
-        self, claim: int, rule: DeviceConstraint, alternative: RequestAlternative, device: Device
+        self,
+        claim: int,
+        rule: AttributeConstraint,
+        alternative: RequestAlternative,
+        device: AllocatableDevice,
     ) -> bool:
         if not rule.binds(alternative):
             return True
@@ -160,14 +169,14 @@ class _Search:
         if value is None:
             return False
         others = [
-            _attribute(one.device, rule.attribute)
-            for one in self._picks
-            if one.claim == claim and rule.binds(one.alternative)
+            _attribute(pick.device, rule.attribute)
+            for pick in self._picks
+            if pick.claim == claim and rule.binds(pick.alternative)
         ]
-        return value not in others if rule.distinct else all(value == one for one in others)
+        return value not in others if rule.distinct else all(value == other for other in others)
 
 
-def _attribute(device: Device, name: str) -> tuple[Any, ...] | None:
+def _attribute(device: AllocatableDevice, name: str) -> tuple[Any, ...] | None:
     """Return an attribute with its type, which counts when values are compared."""
     name = device.full(name)
     if name in device.attributes:
@@ -178,7 +187,7 @@ def _attribute(device: Device, name: str) -> tuple[Any, ...] | None:
     return None
 
 
-def _share(asked: Mapping[str, int], device: Device) -> dict[str, int] | None:
+def _share(asked: Mapping[str, int], device: AllocatableDevice) -> dict[str, int] | None:
     """Return what a request takes of a shared device, or None when its policy forbids that."""
     share = {}
     named = {device.full(name): amount for name, amount in asked.items()}
@@ -211,7 +220,7 @@ def _amount(asked: int | None, capacity: wire.DeviceCapacity) -> int | None:
     return amount if amount <= most else None
 
 
-def suits(alternative: RequestAlternative, device: Device) -> bool:
+def suits(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
     """Whether a device is of the kind asked for, taken or not.
 
     Raises:
@@ -224,7 +233,7 @@ def suits(alternative: RequestAlternative, device: Device) -> bool:
     return answer
 
 
-def _is_suited(alternative: RequestAlternative, device: Device) -> bool:
+def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
     for selector in alternative.selectors:
         try:
             if not selector.condition.is_true(device.scope):

@@ -6,6 +6,7 @@ then it can be allocated anew, and what it held is free.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,13 @@ from controller.constraints.resources import parsed
 from controller.scheduling.arrays import Indices
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.dra.allocation import Pick, allocate
-from controller.scheduling.dra.devices import Device, Inventory, Ledger, UsableDevices, promised
+from controller.scheduling.dra.devices import (
+    AllocatableDevice,
+    DeviceLedger,
+    Inventory,
+    UsableDevices,
+    promised,
+)
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.devicerequests import (
     EVERYWHERE,
@@ -57,15 +64,21 @@ class DeviceClaims:
 
     def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
         """Read the claims of a solve's pods, and what was given before."""
-        self._claims = {_key(one): one for one in snapshot.resource_claims}
-        self._classes = {one.metadata.name: one for one in snapshot.device_classes}
-        self._types = {one.name: one for one in catalog.types}
-        self._nodes = {one.name: one for one in snapshot.nodes if not one.deleting}
+        self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
+        self._classes = {
+            device_class.metadata.name: device_class for device_class in snapshot.device_classes
+        }
+        self._types = {instance_type.name: instance_type for instance_type in catalog.types}
+        self._nodes = {node.name: node for node in snapshot.nodes if not node.deleting}
         self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
         self._moving = _moving(self._pods.values(), snapshot.pods)
         expected = self._expected(snapshot.pods)
         self._users = _users((*self._pods.values(), *expected))
-        self.inventory = Inventory(one for one in snapshot.resource_slices if self._is_here(one))
+        self.inventory = Inventory(
+            resource_slice
+            for resource_slice in snapshot.resource_slices
+            if self._is_here(resource_slice)
+        )
         self.ledger = self._given()
         self.shared_claim_locations: dict[str, ClaimLocation] = {}
         self.troubles: dict[bytes, str] = {}
@@ -77,6 +90,15 @@ class DeviceClaims:
         self._held: defaultdict[tuple[str, bytes], list[tuple[Pick, ...]]] = defaultdict(list)
         for pod in expected:
             self._expect(pod)
+
+    def fork(self) -> DeviceClaims:
+        """Return the same claims and devices, which are given out apart from these."""
+        fork = copy.copy(self)
+        fork.ledger = self.ledger.fork()
+        fork.shared_claim_locations = dict(self.shared_claim_locations)
+        fork.troubles, fork._hopeless = dict(self.troubles), set(self._hopeless)
+        fork._held = defaultdict(list, {key: list(held) for key, held in self._held.items()})
+        return fork
 
     def _expected(self, pods: Iterable[Pod]) -> list[Pod]:
         """Return the pods with claims that are on nodes that stay, or were promised one."""
@@ -98,12 +120,12 @@ class DeviceClaims:
         failed: dict[str, str] = {}
         for key in pod_class.keys:
             try:
-                found = self._device_requests(self._pods[key])
+                device_requests_of_pod = self._device_requests(self._pods[key])
             except ValueError as exc:
                 failed[key] = str(exc)
                 continue
-            parts[found.signature].append(key)
-            device_requests.setdefault(found.signature, found)
+            parts[device_requests_of_pod.signature].append(key)
+            device_requests.setdefault(device_requests_of_pod.signature, device_requests_of_pod)
         return [
             replace(
                 pod_class,
@@ -118,12 +140,12 @@ class DeviceClaims:
         self, device_requests: DeviceRequests, names: Sequence[str], room: Indices, most: int
     ) -> Indices:
         """Return how many of such pods each node has devices for, of those it has room for."""
-        found = room.copy()
+        limited = room.copy()
         for index in np.flatnonzero(room).tolist():
             limit = min(int(room[index]), most)
             allocations = self._on_node(names[index], device_requests, limit, self.ledger.fork())
-            found[index] = allocations.count
-        return found
+            limited[index] = allocations.count
+        return limited
 
     def put(self, device_requests: DeviceRequests, name: str, most: int) -> int:
         """Give devices to at most so many pods that go to a node; return how many got theirs."""
@@ -150,8 +172,10 @@ class DeviceClaims:
         for key, picks in allocations.shared.items():
             # A device that belongs to no node can be used from all that reach it.
             apart = [pick.device for pick in picks]
-            if all(one.is_published and not one.reach.node for one in apart):
-                met = tuple(sorted({part for one in apart for part in one.reach.labels}, key=str))
+            if all(device.is_published and not device.reach.node for device in apart):
+                met = tuple(
+                    sorted({part for device in apart for part in device.reach.labels}, key=str)
+                )
                 self.shared_claim_locations[key] = Reach(labels=met)
             else:
                 self.shared_claim_locations[key] = location
@@ -160,7 +184,7 @@ class DeviceClaims:
         self,
         device_requests: DeviceRequests,
         usable: UsableDevices,
-        ledger: Ledger,
+        ledger: DeviceLedger,
         most: int,
         located: Iterable[str] = (),
     ) -> Allocations:
@@ -202,20 +226,22 @@ class DeviceClaims:
         if known is None:
             known = self.inventory.on(node.name, _labels(node))
             if not node.initialized:
-                shown = {one.driver for one in known.devices if one.reach.node == node.name}
+                shown = {
+                    device.driver for device in known.devices if device.reach.node == node.name
+                }
                 coming = self.promised(node.labels.get(labels.INSTANCE_TYPE, ""), node.name)
-                rest = tuple(one for one in coming if one.driver not in shown)
+                rest = tuple(device for device in coming if device.driver not in shown)
                 known = UsableDevices(known.devices + rest, known.flaw)
             self._usable_known[node.name] = known
         return known
 
-    def promised(self, type_name: str, place: str) -> tuple[Device, ...]:
+    def promised(self, type_name: str, place: str) -> tuple[AllocatableDevice, ...]:
         """Return what a node of a type will have; nothing where that is malformed."""
-        found = self._types.get(type_name)
-        return promised(found.dynamic_resources, place) if found is not None else ()
+        instance_type = self._types.get(type_name)
+        return promised(instance_type.dynamic_resources, place) if instance_type is not None else ()
 
     def _on_node(
-        self, name: str, device_requests: DeviceRequests, most: int, ledger: Ledger
+        self, name: str, device_requests: DeviceRequests, most: int, ledger: DeviceLedger
     ) -> Allocations:
         if (name, device_requests.signature) in self._hopeless:
             return Allocations()
@@ -224,8 +250,8 @@ class DeviceClaims:
         given = [known[key] for key in device_requests.common if key in known]
         met = _labels(node)
         if not all(
-            isinstance(one, Reach) and one.includes(name, met)
-            for one in (*device_requests.reach, *given)
+            isinstance(place, Reach) and place.includes(name, met)
+            for place in (*device_requests.reach, *given)
         ):
             return Allocations()
         try:
@@ -267,9 +293,11 @@ class DeviceClaims:
                 common.append(key)
             else:
                 own.append(read)
-        signature = repr(([text for text, _ in own], sorted(common), [str(one) for one in reach]))
+        signature = repr(
+            ([text for text, _ in own], sorted(common), [str(allowed) for allowed in reach])
+        )
         return DeviceRequests(
-            own=tuple(one for _, one in own),
+            own=tuple(requests for _, requests in own),
             common=tuple(sorted(common)),
             reach=tuple(reach),
             signature=signature.encode(),
@@ -284,30 +312,32 @@ class DeviceClaims:
                 raise AllocationError(f"resource claim {_key(claim)}: {exc}") from exc
         return text, self._read_claims[text]
 
-    def _is_here(self, one: ResourceSlice) -> bool:
+    def _is_here(self, resource_slice: ResourceSlice) -> bool:
         """Whether the slice belongs to a node that stays, or to none."""
-        owners = [ref.name for ref in one.metadata.owner_references if ref.kind == "Node"]
-        return all(name in self._nodes for name in (*owners, one.spec.node_name) if name)
+        owners = [
+            ref.name for ref in resource_slice.metadata.owner_references if ref.kind == "Node"
+        ]
+        return all(name in self._nodes for name in (*owners, resource_slice.spec.node_name) if name)
 
     def _is_free(self, claim: ResourceClaim) -> bool:
         """Whether all who use an allocated claim are on the move."""
         users = claim.status.reserved_for
         return bool(users) and all(
-            one.resource == "pods" and f"{claim.metadata.namespace}/{one.name}" in self._moving
-            for one in users
+            user.resource == "pods" and f"{claim.metadata.namespace}/{user.name}" in self._moving
+            for user in users
         )
 
-    def _given(self) -> Ledger:
-        ledger = Ledger()
+    def _given(self) -> DeviceLedger:
+        ledger = DeviceLedger()
         for key in sorted(self._claims):
             claim = self._claims[key]
             if claim.status.allocation is None or self._is_free(claim):
                 continue
-            for one in claim.status.allocation.devices.results:
-                place = ("", one.driver, one.pool, one.device)
+            for result in claim.status.allocation.devices.results:
+                place = ("", result.driver, result.pool, result.device)
                 device = self.inventory.by_key.get(place)
-                if device is not None and not one.admin_access:
-                    amounts = parsed(one.consumed_capacity)
+                if device is not None and not result.admin_access:
+                    amounts = parsed(result.consumed_capacity)
                     ledger.take(device, {device.full(name): n for name, n in amounts.items()})
         return ledger
 
@@ -329,16 +359,18 @@ def _key(claim: ResourceClaim) -> str:
 
 def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
     """Return the claims of a pod by key, each once; its status names those made for it."""
-    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
-    found: dict[str, PodResourceClaim] = {}
-    for one in pod.spec.resource_claims:
-        name = one.resource_claim_name
-        if name is None and one.name in made:
-            name = made[one.name]
+    made = {
+        status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses
+    }
+    named: dict[str, PodResourceClaim] = {}
+    for pod_claim in pod.spec.resource_claims:
+        name = pod_claim.resource_claim_name
+        if name is None and pod_claim.name in made:
+            name = made[pod_claim.name]
             if name is None:
                 continue  # the template's controller has found that none is needed
-        found.setdefault(f"{pod.metadata.namespace}/{name or ''}", one)
-    return list(found.items())
+        named.setdefault(f"{pod.metadata.namespace}/{name or ''}", pod_claim)
+    return list(named.items())
 
 
 def _missing(key: str, of_pod: PodResourceClaim) -> str:

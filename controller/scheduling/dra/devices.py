@@ -26,7 +26,7 @@ CounterKey = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Device:
+class AllocatableDevice:
     """One device.
 
     `attributes` are by full name (`domain/id`), `capacity` as well; `counters` says what
@@ -64,19 +64,19 @@ class Device:
 
 
 @dataclass(slots=True)
-class Ledger:
+class DeviceLedger:
     """What of the devices is taken."""
 
     used: set[Key] = field(default_factory=set)
     counters: dict[CounterKey, int] = field(default_factory=dict)
     shares: dict[Key, list[Mapping[str, int]]] = field(default_factory=dict)
 
-    def fork(self) -> Ledger:
+    def fork(self) -> DeviceLedger:
         """Return a copy to try things on."""
         shares = {key: list(parts) for key, parts in self.shares.items()}
-        return Ledger(set(self.used), dict(self.counters), shares)
+        return DeviceLedger(set(self.used), dict(self.counters), shares)
 
-    def is_free(self, device: Device, share: Mapping[str, int]) -> bool:
+    def is_free(self, device: AllocatableDevice, share: Mapping[str, int]) -> bool:
         """Whether the device, or this share of one that can be shared, is still to be had."""
         if device.key in self.used:
             return False
@@ -92,7 +92,7 @@ class Ledger:
             self.counters.get(key, 0) + amount <= total for key, amount, total in device.counters
         )
 
-    def take(self, device: Device, share: Mapping[str, int]) -> None:
+    def take(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
         """Take the device, or a share of it."""
         if not device.shared:
             self.used.add(device.key)
@@ -104,7 +104,7 @@ class Ledger:
         for key, amount, _ in device.counters:
             self.counters[key] = self.counters.get(key, 0) + amount
 
-    def give_back(self, device: Device, share: Mapping[str, int]) -> None:
+    def give_back(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
         """Undo `take`."""
         if not device.shared:
             self.used.discard(device.key)
@@ -124,13 +124,13 @@ class UsableDevices:
     `flaw` says why it is not known to be all of them; then nobody can have *all* devices.
     """
 
-    devices: tuple[Device, ...] = ()
+    devices: tuple[AllocatableDevice, ...] = ()
     flaw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    devices: tuple[Device, ...]
+    devices: tuple[AllocatableDevice, ...]
     flaw: str
 
 
@@ -140,13 +140,15 @@ class Inventory:
     def __init__(self, slices: Iterable[wire.ResourceSlice]) -> None:
         """Read the slices, of which only each pool's last generation counts."""
         pools: defaultdict[tuple[str, str], list[wire.ResourceSlice]] = defaultdict(list)
-        for one in slices:
-            pools[(one.spec.driver, one.spec.pool.name)].append(one)
+        for resource_slice in slices:
+            pools[(resource_slice.spec.driver, resource_slice.spec.pool.name)].append(
+                resource_slice
+            )
         self._pools = [_read_pool(pools[key]) for key in sorted(pools)]
-        self.by_key = {one.key: one for pool in self._pools for one in pool.devices}
+        self.by_key = {device.key: device for pool in self._pools for device in pool.devices}
         self.reaches = sorted(
-            {one.reach for one in self.by_key.values() if not one.reach.node},
-            key=lambda one: str(one.labels),
+            {device.reach for device in self.by_key.values() if not device.reach.node},
+            key=lambda reach: str(reach.labels),
         )
         """From where devices that belong to no node can be used."""
 
@@ -159,20 +161,20 @@ class Inventory:
         return self._usable_by(lambda reach: reach in (EVERYWHERE, met))
 
     def _usable_by(self, usable: Any) -> UsableDevices:
-        found: list[Device] = []
+        usable_devices: list[AllocatableDevice] = []
         flaw = ""
         for pool in self._pools:
-            reached = [one for one in pool.devices if usable(one.reach)]
+            reached = [device for device in pool.devices if usable(device.reach)]
             if reached and pool.flaw:
                 flaw = flaw or pool.flaw
             else:
-                found.extend(reached)
+                usable_devices.extend(reached)
         # What belongs to the node goes first: what others can use as well is left to them.
-        found.sort(key=lambda one: not one.reach.node)
-        return UsableDevices(tuple(found), flaw)
+        usable_devices.sort(key=lambda device: not device.reach.node)
+        return UsableDevices(tuple(usable_devices), flaw)
 
 
-def promised(resources: wire.DynamicResources, place: str) -> tuple[Device, ...]:
+def promised(resources: wire.DynamicResources, place: str) -> tuple[AllocatableDevice, ...]:
     """Return the devices that a node of an instance type will have; `place` tells nodes apart.
 
     Raises:
@@ -180,70 +182,76 @@ def promised(resources: wire.DynamicResources, place: str) -> tuple[Device, ...]
 
     """
     bound = _bound(resources.attribute_bindings)
-    found: list[Device] = []
-    for one in resources.resource_slice_templates:
+    devices: list[AllocatableDevice] = []
+    for template in resources.resource_slice_templates:
         totals = _totals(
             counters
             for other in resources.resource_slice_templates
-            if (other.driver, other.pool.name) == (one.driver, one.pool.name)
+            if (other.driver, other.pool.name) == (template.driver, template.pool.name)
             for counters in other.shared_counters
         )
-        found.extend(
+        devices.extend(
             _device(
                 device,
-                (place, one.driver, one.pool.name),
+                (place, template.driver, template.pool.name),
                 EVERYWHERE,
                 totals,
-                bound.get((one.driver, one.pool.name, device.name), {}),
+                bound.get((template.driver, template.pool.name, device.name), {}),
             )
-            for device in one.devices
+            for device in template.devices
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def _bound(
     bindings: Sequence[wire.AttributeBinding],
 ) -> dict[tuple[str, str, str], dict[str, int]]:
     """Number the devices of a type that will share an attribute; groups that touch are one."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    numbers: dict[tuple[str, str, str], dict[str, int]] = {}
     for number, binding in enumerate(bindings):
         if len(binding.devices) < 2:
             continue
-        members = {(one.driver, one.pool, one.device) for one in binding.devices}
+        members = {(member.driver, member.pool, member.device) for member in binding.devices}
         touched = {
             known[binding.attribute]
-            for key, known in found.items()
+            for key, known in numbers.items()
             if key in members and binding.attribute in known
         }
-        for key, known in found.items():
+        for key, known in numbers.items():
             if known.get(binding.attribute) in touched:
                 members.add(key)
         for key in members:
-            found.setdefault(key, {})[binding.attribute] = number
-    return found
+            numbers.setdefault(key, {})[binding.attribute] = number
+    return numbers
 
 
 def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
-    last = max(one.spec.pool.generation for one in slices)
-    current = [one for one in slices if one.spec.pool.generation == last]
+    last = max(resource_slice.spec.pool.generation for resource_slice in slices)
+    current = [
+        resource_slice for resource_slice in slices if resource_slice.spec.pool.generation == last
+    ]
     pool = current[0].spec.pool
     name = f"{current[0].spec.driver}/{pool.name}"
     if len(current) != pool.resource_slice_count:
         flaw = f"pool {name} shows {len(current)} of its {pool.resource_slice_count} slices"
     else:
         flaw = ""
-    totals = _totals(counters for one in current for counters in one.spec.shared_counters)
-    found: list[Device] = []
-    for one in sorted(current, key=lambda one: one.metadata.name):
-        place = ("", one.spec.driver, pool.name)
+    totals = _totals(
+        counters for resource_slice in current for counters in resource_slice.spec.shared_counters
+    )
+    devices: list[AllocatableDevice] = []
+    for resource_slice in sorted(current, key=lambda resource_slice: resource_slice.metadata.name):
+        place = ("", resource_slice.spec.driver, pool.name)
         try:
-            for device in one.spec.devices:
-                found.append(_device(device, place, _slice_reach(one.spec, device), totals, {}))
+            for device in resource_slice.spec.devices:
+                devices.append(
+                    _device(device, place, _slice_reach(resource_slice.spec, device), totals, {})
+                )
         except ValueError as exc:
             flaw = flaw or f"pool {name} is malformed: {exc}"
-    if len({one.key for one in found}) < len(found):
+    if len({device.key for device in devices}) < len(devices):
         flaw = flaw or f"pool {name} names a device twice"
-    return _Pool(tuple(found), flaw)
+    return _Pool(tuple(devices), flaw)
 
 
 def _slice_reach(spec: wire.ResourceSliceSpec, device: wire.Device) -> Reach:
@@ -255,9 +263,9 @@ def _slice_reach(spec: wire.ResourceSliceSpec, device: wire.Device) -> Reach:
 
 def _totals(sets: Iterable[wire.CounterSet]) -> dict[tuple[str, str], int]:
     return {
-        (one.name, name): parse(counter.value)
-        for one in sets
-        for name, counter in one.counters.items()
+        (counter_set.name, name): parse(counter.value)
+        for counter_set in sets
+        for name, counter in counter_set.counters.items()
     }
 
 
@@ -267,11 +275,11 @@ def _device(
     reach: Reach,
     totals: Mapping[tuple[str, str], int],
     bound: Mapping[str, int],
-) -> Device:
+) -> AllocatableDevice:
     driver = place[1]
-    attributes = {_full(n, driver): _value(one) for n, one in device.attributes.items()}
-    capacity = {_full(name, driver): one for name, one in device.capacity.items()}
-    amounts = {name: Quantity(parse(one.value)) for name, one in capacity.items()}
+    attributes = {_full(n, driver): _value(attribute) for n, attribute in device.attributes.items()}
+    capacity = {_full(name, driver): amount for name, amount in device.capacity.items()}
+    amounts = {name: Quantity(parse(amount.value)) for name, amount in capacity.items()}
     counters = []
     for taken in device.consumes_counters:
         for name, counter in taken.counters.items():
@@ -279,7 +287,7 @@ def _device(
                 raise ValueError(f"device {device.name}: no counter {taken.counter_set}/{name}")
             total = totals[(taken.counter_set, name)]
             counters.append(((*place, taken.counter_set, name), parse(counter.value), total))
-    return Device(
+    return AllocatableDevice(
         key=(*place, device.name),
         attributes=attributes,
         capacity=capacity,
@@ -303,19 +311,19 @@ def _full(name: str, driver: str) -> str:
     return name if "/" in name else f"{driver}/{name}"
 
 
-class _Domains(dict[str, dict[str, Any]]):
+class _AttributesByDomain(dict[str, dict[str, Any]]):
     """Attributes by domain; one of which nothing is known is an empty one."""
 
     def __missing__(self, domain: str) -> dict[str, Any]:
         return {}
 
 
-def _by_domain(values: Mapping[str, Any]) -> _Domains:
-    found = _Domains()
+def _by_domain(values: Mapping[str, Any]) -> _AttributesByDomain:
+    by_domain = _AttributesByDomain()
     for name, value in values.items():
         domain, _, identity = name.partition("/")
-        found.setdefault(domain, {})[identity] = value
-    return found
+        by_domain.setdefault(domain, {})[identity] = value
+    return by_domain
 
 
 def _value(attribute: wire.DeviceAttribute) -> Any:
@@ -323,7 +331,7 @@ def _value(attribute: wire.DeviceAttribute) -> Any:
         if attribute.version is not None:
             return Semver.read(attribute.version)
         if attribute.versions is not None:
-            return [Semver.read(one) for one in attribute.versions]
+            return [Semver.read(version) for version in attribute.versions]
     except CelError as exc:
         raise ValueError(f"attribute: {exc}") from exc
     plain = (
@@ -334,7 +342,7 @@ def _value(attribute: wire.DeviceAttribute) -> Any:
         attribute.booleans,
         attribute.strings,
     )
-    found = [one for one in plain if one is not None]
-    if len(found) != 1:
+    values = [value for value in plain if value is not None]
+    if len(values) != 1:
         raise ValueError("an attribute has one of int, bool, string, version and their lists")
-    return found[0]
+    return values[0]

@@ -8,6 +8,7 @@ same devices are one *profile*, so that a search is made per profile and not per
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.allocation import suits
 from controller.scheduling.dra.claims import Allocations, DeviceClaims
-from controller.scheduling.dra.devices import Device, UsableDevices
+from controller.scheduling.dra.devices import AllocatableDevice, UsableDevices
 from controller.scheduling.dra.sites import (
     NEW_NODE,
     DeviceSite,
@@ -47,11 +48,18 @@ class DeviceNodes:
         """Look at what types have."""
         self._claims = claims
         self.profiles, self._profile_of_row = profiles(catalog)
-        self.reaches = (EVERYWHERE, *(one for one in claims.inventory.reaches if one.labels))
+        self.reaches = (EVERYWHERE, *(reach for reach in claims.inventory.reaches if reach.labels))
         self._usable_known: dict[DeviceSite, UsableDevices] = {}
         self._alternatives: dict[bytes, tuple[Requirements, ...]] = {}
         self._lacking: dict[tuple[bytes, int], str] = {}
         self._given: dict[PodGroup, list[Allocations]] = {}
+
+    def fork(self, claims: DeviceClaims) -> DeviceNodes:
+        """Return the same for a fork of the claims."""
+        fork = copy.copy(self)
+        fork._claims = claims
+        fork._lacking, fork._given = dict(self._lacking), dict(self._given)
+        return fork
 
     @property
     def queries(self) -> list[Requirements]:
@@ -69,10 +77,10 @@ class DeviceNodes:
         return known
 
     def _read(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
-        if any(one.node for one in device_requests.reach):
+        if any(reach.node for reach in device_requests.reach):
             return ()
-        given = conjunction(*(dict(one.labels) for one in device_requests.reach))
-        found: list[Requirements] = []
+        given = conjunction(*(dict(reach.labels) for reach in device_requests.reach))
+        alternatives: list[Requirements] = []
         before: set[int] = set()
         for number, reach in enumerate(self.reaches):
             serving = {
@@ -82,9 +90,9 @@ class DeviceNodes:
             }
             if not serving <= before:
                 needed = self._types(sorted(serving))
-                found.append(conjunction(given, dict(reach.labels), needed))
+                alternatives.append(conjunction(given, dict(reach.labels), needed))
             before |= serving if reach is EVERYWHERE else set()
-        return tuple(found)
+        return tuple(alternatives)
 
     def units(
         self, pod_groups: Sequence[PodGroup], variants: Variants, room: Matrix
@@ -95,10 +103,14 @@ class DeviceNodes:
         they are.
         """
         node_options = NodeOptions(variants, room, self._profile_of_row[variants.row_of])
-        ready = [one for one in pod_groups if not _equipped(one)]
+        ready = [pod_group for pod_group in pod_groups if not _equipped(pod_group)]
         # The greatest first: what is left of their nodes may do for the others.
-        queue = [one for one in pod_groups if _equipped(one)]
-        queue.sort(key=lambda one: -sum(_asked(self._claims, member) for member in one.everyone))
+        queue = [pod_group for pod_group in pod_groups if _equipped(pod_group)]
+        queue.sort(
+            key=lambda pod_group: (
+                -sum(_asked(self._claims, member) for member in pod_group.everyone)
+            )
+        )
         without_node: list[PodGroup] = []
         while queue:
             unit = self._unit(queue, node_options)
@@ -106,7 +118,7 @@ class DeviceNodes:
                 without_node.append(queue.pop(0))
             else:
                 ready.append(unit)
-                queue = [one for one in queue if one.keys]
+                queue = [pod_group for pod_group in queue if pod_group.keys]
         return ready, without_node
 
     def axes(self, pod_groups: Sequence[PodGroup], rows: Indices) -> tuple[Matrix, Matrix]:
@@ -132,31 +144,37 @@ class DeviceNodes:
                             counts[place] += max(alternative.count, 1) * each
         suited = {kind: self._exclusive(alternative) for kind, alternative in example.items()}
         sizes, room = [], []
-        for devices in {one: None for one in suited.values() if one}:
+        for devices in {devices: None for devices in suited.values() if devices}:
             # Who is content with some of these takes them from those who would have any.
             inside = [kind for kind, own in suited.items() if own and own <= devices]
             sizes.append(sum((asked[kind] for kind in inside), np.zeros(len(pod_groups))))
-            have = [len(devices.intersection(one.devices)) for one in self.profiles]
+            have = [len(devices.intersection(profile.devices)) for profile in self.profiles]
             room.append(np.array(have, dtype=np.float64)[self._profile_of_row[rows]])
         return (
             np.array(sizes).reshape(len(sizes), len(pod_groups)).T,
             np.array(room).reshape(len(room), len(rows)).T,
         )
 
-    def _exclusive(self, alternative: RequestAlternative) -> frozenset[Device]:
+    def _exclusive(self, alternative: RequestAlternative) -> frozenset[AllocatableDevice]:
         """Return the devices of all profiles that suit; none if some need not be a node's alone."""
         own = {device for profile in self.profiles for device in profile.devices}
         there = (self._claims.inventory.within(reach).devices for reach in self.reaches)
         every = own.union(*there)
         try:
-            found = frozenset(one for one in every if suits(alternative, one))
+            suited = frozenset(device for device in every if suits(alternative, device))
         except AllocationError:
             return frozenset()
-        return found if all(one in own and not one.shared for one in found) else frozenset()
+        return (
+            suited if all(device in own and not device.shared for device in suited) else frozenset()
+        )
 
     def drivers(self, pod_groups: Iterable[PodGroup]) -> tuple[str, ...]:
         """Return the drivers whose devices the pods of a planned node were given, by name."""
-        given = (allocations for one in pod_groups for allocations in self._given.get(one, ()))
+        given = (
+            allocations
+            for pod_group in pod_groups
+            for allocations in self._given.get(pod_group, ())
+        )
         return tuple(
             sorted({pick.device.driver for allocations in given for pick in allocations.picks})
         )
@@ -164,7 +182,10 @@ class DeviceNodes:
     def release(self, pod_group: PodGroup) -> None:
         """Give back what was given to a unit that found no node."""
         given = self._given.get(pod_group, ())
-        if not any(one.shared or any(p.device.is_published for p in one.picks) for one in given):
+        if not any(
+            allocations.shared or any(p.device.is_published for p in allocations.picks)
+            for allocations in given
+        ):
             return  # what a node brings along goes with it; other copies of the unit may stand
         for allocations in self._given.pop(pod_group):
             self._claims.give_back(pick for pick in allocations.picks if pick.device.is_published)
@@ -184,17 +205,20 @@ class DeviceNodes:
         sites = [DeviceSite(profile, number) for number in range(len(self.reaches))]
         if any(self._trial(site).serve(device_requests, 1) for site in sites):
             return ""
-        devices = {one: None for site in sites for one in self._usable(site).devices}
+        devices = {device: None for site in sites for device in self._usable(site).devices}
         for claim in self._claims.asked(device_requests):
             for alternatives in claim.requests:
                 try:
                     counts = [
-                        sum(suits(alternative, one) for one in devices)
+                        sum(suits(alternative, device) for device in devices)
                         for alternative in alternatives
                     ]
                 except AllocationError as exc:
                     return f"cannot tell: {exc}"
-                if all(n < max(one.count, 1) for n, one in zip(counts, alternatives, strict=True)):
+                if all(
+                    n < max(alternative.count, 1)
+                    for n, alternative in zip(counts, alternatives, strict=True)
+                ):
                     none = "none of" if alternatives[0].count > 1 else "no"
                     return f"have {f'only {counts[0]} of' if counts[0] else none} {alternatives[0]}"
         return "cannot give all the devices together"
@@ -223,7 +247,7 @@ class DeviceNodes:
         )
         for member, _ in members:
             eligible &= member.eligible
-        fixed = trial.published or any(one.shared for one in trial.allocations)
+        fixed = trial.published or any(allocations.shared for allocations in trial.allocations)
         copies = 1 if fixed else min(len(member.keys) // each for member, each in members)
         unit = _joined(members, copies, eligible)
         unit.needs = conjunction(reach, self._types(serving))
@@ -246,7 +270,7 @@ class DeviceNodes:
         device_requests = pod_group.pending.pod_class.device_requests
         together = device_requests is not None and bool(device_requests.common)
         fitting, price = node_options.fitting(pod_group), node_options.variants.price
-        found: list[tuple[int, float, int, int, DeviceSite, int]] = []
+        offers: list[tuple[int, float, int, int, DeviceSite, int]] = []
         for number, reach in enumerate(self.reaches):
             met = node_options.variants.meeting(dict(reach.labels))[
                 node_options.variants.variant_of[fitting]
@@ -263,10 +287,10 @@ class DeviceNodes:
                 each = np.round(price[kinds] / counts, ABOUT)
                 at = int(np.lexsort((kinds, -counts, each, rank))[0])
                 kind, count = int(kinds[at]), int(counts[at])
-                found.append((int(rank[at]), float(each[at]), -count, kind, site, count))
-        if not found:
+                offers.append((int(rank[at]), float(each[at]), -count, kind, site, count))
+        if not offers:
             return None
-        *_, kind, site, count = min(found, key=lambda one: one[:4])
+        *_, kind, site, count = min(offers, key=lambda offer: offer[:4])
         return kind, site, count
 
     def _limit(self, pod_group: PodGroup, site: DeviceSite, most: int) -> int:
@@ -276,7 +300,10 @@ class DeviceNodes:
             return trial.serve(pod_group.pending.pod_class.device_requests, most)
         members = _members(pod_group, 1)
         return int(
-            all(trial.serve(one.pending.pod_class.device_requests, n) == n for one, n in members)
+            all(
+                trial.serve(member.pending.pod_class.device_requests, n) == n
+                for member, n in members
+            )
         )
 
     def _company(
@@ -285,19 +312,19 @@ class DeviceNodes:
         """Find others who get devices in what room is left; first those who share a claim."""
         host, *others = queue
         sought = set(_common(host))
-        found: list[tuple[PodGroup, int]] = []
-        for other in sorted(others, key=lambda one: not sought & {*_common(one)}):
+        company: list[tuple[PodGroup, int]] = []
+        for other in sorted(others, key=lambda pod_group: not sought & {*_common(pod_group)}):
             if not _is_sociable(other) or not other.eligible[variant]:
                 continue
             most = int(_times(left[None], other)[0])
             count = trial.serve(other.pending.pod_class.device_requests, most)
             if count:
-                found.append((other, count))
+                company.append((other, count))
                 left = left - other.size * count
-        return found
+        return company
 
     def _same(
-        self, members: Sequence[tuple[PodGroup, int]], site: DeviceSite, one: TrialAllocation
+        self, members: Sequence[tuple[PodGroup, int]], site: DeviceSite, agreed: TrialAllocation
     ) -> bool:
         """Whether a site serves all of a unit, with the same of what is published already."""
         trial = self._trial(site)
@@ -305,7 +332,7 @@ class DeviceNodes:
             trial.serve(who.pending.pod_class.device_requests, n) == n for who, n in members
         )
         devices = [pick.device for pick in trial.published]
-        return is_served and devices == [pick.device for pick in one.published]
+        return is_served and devices == [pick.device for pick in agreed.published]
 
     def _trial(self, site: DeviceSite) -> TrialAllocation:
         return TrialAllocation(self._claims, self._usable(site), self.reaches[site.reach])
@@ -341,7 +368,9 @@ def _asked(claims: DeviceClaims, pod_group: PodGroup) -> int:
 
 
 def _equipped(pod_group: PodGroup) -> bool:
-    return any(one.pending.pod_class.device_requests is not None for one in pod_group.everyone)
+    return any(
+        member.pending.pod_class.device_requests is not None for member in pod_group.everyone
+    )
 
 
 def _common(pod_group: PodGroup) -> tuple[str, ...]:

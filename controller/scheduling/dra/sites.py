@@ -12,7 +12,7 @@ from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.allocation import Pick
 from controller.scheduling.dra.claims import Allocations, DeviceClaims
-from controller.scheduling.dra.devices import Device, UsableDevices, promised
+from controller.scheduling.dra.devices import AllocatableDevice, UsableDevices, promised
 from controller.scheduling.pods.devicerequests import AllocationError, DeviceRequests, Reach
 from controller.scheduling.pods.groups import PodGroup
 
@@ -25,7 +25,7 @@ class Profile:
     """The types that have the same devices, by name."""
 
     types: tuple[str, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[AllocatableDevice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class TrialAllocation:
     @property
     def published(self) -> list[Pick]:
         """What was given of devices that are there already."""
-        picks = (pick for one in self.allocations for pick in one.picks)
+        picks = (pick for allocations in self.allocations for pick in allocations.picks)
         return [pick for pick in picks if pick.device.is_published]
 
     def _reaches(self, device_requests: DeviceRequests) -> bool:
@@ -88,8 +88,10 @@ class TrialAllocation:
         known = self._claims.shared_claim_locations
         locations = [known[key] for key in device_requests.common if key in known]
         return all(
-            isinstance(one, Reach) and not one.node and {*one.labels} <= {*self._reach.labels}
-            for one in locations
+            isinstance(location, Reach)
+            and not location.node
+            and {*location.labels} <= {*self._reach.labels}
+            for location in locations
         )
 
 
@@ -102,15 +104,15 @@ def profiles(catalog: Catalog) -> tuple[tuple[Profile, ...], Indices]:
     """
     number_of: dict[bytes, int] = {}
     names: list[dict[str, None]] = []
-    devices: list[tuple[Device, ...]] = []
+    devices: list[tuple[AllocatableDevice, ...]] = []
     of_row = np.zeros(len(catalog.types), dtype=np.int64)
-    for row, one in enumerate(catalog.types):
-        text = msgspec.msgpack.encode(one.dynamic_resources, order="deterministic")
+    for row, instance_type in enumerate(catalog.types):
+        text = msgspec.msgpack.encode(instance_type.dynamic_resources, order="deterministic")
         if text not in number_of:
             number_of[text] = len(names)
             names.append({})
-            devices.append(promised(one.dynamic_resources, NEW_NODE))
+            devices.append(promised(instance_type.dynamic_resources, NEW_NODE))
         of_row[row] = number_of[text]
-        names[of_row[row]][one.name] = None
-    found = zip(names, devices, strict=True)
-    return tuple(Profile(tuple(types), own) for types, own in found), of_row
+        names[of_row[row]][instance_type.name] = None
+    pairs = zip(names, devices, strict=True)
+    return tuple(Profile(tuple(types), own) for types, own in pairs), of_row

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from controller.apis.pods import Pod
-from controller.scheduling.arrays import Indices
+from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.pods.volumes import VolumeError, VolumeIndex, Volumes
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
@@ -26,7 +27,8 @@ class Attachments:
         index: VolumeIndex,
     ) -> None:
         """Count what running pods have attached; nodes are in the order of their arrays."""
-        names = {one.name: place for place, one in enumerate(nodes)}
+        names = {node.name: place for place, node in enumerate(nodes)}
+        self._count = len(nodes)
         self._limits: dict[str, dict[int, int]] = defaultdict(dict)
         for csi_node in snapshot.csi_nodes:
             place = names.get(csi_node.metadata.name)
@@ -45,18 +47,38 @@ class Attachments:
 
     def room(self, volumes: Volumes, room: Indices) -> Indices:
         """Return how many pods with these volumes each node can still attach for."""
-        found = room.copy()
+        limited = room.copy()
         for driver, limits in self._limits.items():
-            named = {name for one, name in volumes.named if one == driver}
+            named = {name for owner, name in volumes.named if owner == driver}
             born = dict(volumes.born).get(driver, 0)
             if not named and not born:
                 continue
             for place, limit in limits.items():
                 attached = self._attached[(place, driver)]
                 spare = limit - len(attached) - len(named - attached)
-                many = spare // born if born else int(found[place])
-                found[place] = min(int(found[place]), many) if spare >= 0 else 0
-        return np.maximum(found, 0)
+                many = spare // born if born else int(limited[place])
+                limited[place] = min(int(limited[place]), many) if spare >= 0 else 0
+        return np.maximum(limited, 0)
+
+    def copy(self) -> Attachments:
+        """Return volumes to which others can be attached apart from these."""
+        twin = copy.copy(self)
+        twin._attached = defaultdict(
+            set, {place: set(held) for place, held in self._attached.items()}
+        )
+        return twin
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """The drivers of which some node takes only so many volumes."""
+        return tuple(sorted(self._limits))
+
+    def spare(self, driver: str, plenty: float) -> Vector:
+        """Return how many more volumes of a driver each node takes, or `plenty` without a limit."""
+        spare = np.full(self._count, plenty)
+        for place, limit in self._limits[driver].items():
+            spare[place] = max(limit - len(self._attached[(place, driver)]), 0)
+        return spare
 
     def put(self, place: int, volumes: Volumes, keys: Sequence[str]) -> None:
         """Attach the volumes of pods that went to a node."""

@@ -5,6 +5,7 @@ Nodes stand in the order in which they are tried: initialized first, then by nam
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -20,13 +21,14 @@ from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.daemons import Daemon
+from controller.scheduling.resourceaxis import ResourceAxis
 from controller.state.nodes import StateNode
 from controller.state.pods import is_terminal
 from controller.state.usage import allocatable
 
 
 class ExistingNodes:
-    """Room on existing nodes. `room`: nodes × resources, along `names`."""
+    """Nodes that exist and the `room` on them (nodes × resources of the solve)."""
 
     def __init__(
         self,
@@ -34,25 +36,33 @@ class ExistingNodes:
         *,
         pods: Iterable[Pod],
         daemons: Sequence[Daemon],
-        names: Sequence[str],
+        axis: ResourceAxis,
     ) -> None:
         """Take the nodes that may receive pods; `pods` are those that run on them."""
         self.all = sorted(
-            (one for one in nodes if not one.deleting),
-            key=lambda one: (not one.initialized, one.name),
+            (node for node in nodes if not node.deleting),
+            key=lambda node: (not node.initialized, node.name),
         )
-        self.names = tuple(names)
-        self.place = {one.name: index for index, one in enumerate(self.all)}
-        self._taints = [relevant_taints(one) for one in self.all]
+        self.place = {node.name: index for index, node in enumerate(self.all)}
+        tainted = [tuple(relevant_taints(node)) for node in self.all]
+        self._taints = list(dict.fromkeys(tainted))
+        number = {node_taints: code for code, node_taints in enumerate(self._taints)}
+        self._taints_of = np.array([number[node_taints] for node_taints in tainted], dtype=np.int64)
         self._labels: dict[str, tuple[list[str | None], Indices]] = {}
         self._cached: dict[tuple[str, ValueSet], Mask] = {}
         self.ports: list[list[HostPort]] = [[] for _ in self.all]
         used, daemon_used = self._usage(pods)
-        self.room = self._room(used, daemon_used, daemons)
+        self.room = self._room(used, daemon_used, daemons, axis)
 
     def __len__(self) -> int:
         """How many nodes there are."""
         return len(self.all)
+
+    def copy(self) -> ExistingNodes:
+        """Return the same nodes, whose room and ports are taken apart from these."""
+        twin = copy.copy(self)
+        twin.room, twin.ports = self.room.copy(), [list(taken) for taken in self.ports]
+        return twin
 
     def meeting(self, alternatives: Sequence[Requirements]) -> Mask:
         """Mark the nodes that meet one of the alternatives."""
@@ -66,15 +76,11 @@ class ExistingNodes:
 
     def tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
         """Mark the nodes whose taints let such a pod in; soft taints only if tolerated."""
-        answers: dict[tuple[Taint, ...], bool] = {}
-        mask = np.ones(len(self.all), dtype=np.bool_)
-        for index, found in enumerate(self._taints):
-            if found:
-                key = tuple(found)
-                if key not in answers:
-                    answers[key] = taints.untolerated(found, tolerations) is None
-                mask[index] = answers[key]
-        return mask
+        truth = [
+            not node_taints or taints.untolerated(node_taints, tolerations) is None
+            for node_taints in self._taints
+        ]
+        return np.array(truth, dtype=np.bool_)[self._taints_of]
 
     def free_of(self, ports: Sequence[HostPort]) -> Mask:
         """Mark the nodes on which none of the host ports is taken."""
@@ -104,11 +110,11 @@ class ExistingNodes:
     def _coded(self, key: str) -> tuple[list[str | None], Indices]:
         known = self._labels.get(key)
         if known is None:
-            found = [_label(one, key) for one in self.all]
-            values = sorted({one for one in found if one is not None})
+            node_labels = [_label(node, key) for node in self.all]
+            values = sorted({value for value in node_labels if value is not None})
             number: dict[str | None, int] = {value: index for index, value in enumerate(values)}
             number[None] = len(values)
-            codes = np.array([number[value] for value in found], dtype=np.int64)
+            codes = np.array([number[value] for value in node_labels], dtype=np.int64)
             known = self._labels[key] = ([*values, None], codes)
         return known
 
@@ -126,9 +132,9 @@ class ExistingNodes:
         used: defaultdict[int, list[Resources]] = defaultdict(list)
         daemon_used: defaultdict[int, list[Resources]] = defaultdict(list)
         by_node = {
-            one.node.metadata.name: index
-            for index, one in enumerate(self.all)
-            if one.node is not None
+            state_node.node.metadata.name: index
+            for index, state_node in enumerate(self.all)
+            if state_node.node is not None
         }
         for pod in pods:
             index = by_node.get(pod.spec.node_name)
@@ -150,14 +156,15 @@ class ExistingNodes:
         used: Sequence[Resources],
         daemon_used: Sequence[Resources],
         daemons: Sequence[Daemon],
+        axis: ResourceAxis,
     ) -> Matrix:
-        room = np.zeros((len(self.all), len(self.names)))
+        room = np.zeros((len(self.all), len(axis.names)))
         expected = self._expected(daemons)
-        for index, one in enumerate(self.all):
-            free = resources.less(allocatable(one), used[index])
+        for index, state_node in enumerate(self.all):
+            free = resources.less(allocatable(state_node), used[index])
             pending = resources.less(expected[index], daemon_used[index])
             free = resources.less(free, {name: max(v, 0) for name, v in pending.items()})
-            room[index] = [free.get(name, 0) for name in self.names]
+            room[index] = axis.vector(free)
             if any(amount < 0 for amount in free.values()):
                 room[index] = -1
         return room
@@ -172,22 +179,22 @@ class ExistingNodes:
         return [resources.total(part) for part in parts]
 
 
-def relevant_taints(one: StateNode) -> list[Taint]:
+def relevant_taints(state_node: StateNode) -> list[Taint]:
     """Return the taints that will keep pods off once the node is ready.
 
     A node of ours that is still coming up will lose its startup and ephemeral
     taints; before it registers, the claim tells what taints it will have.
     """
-    if one.node is None or (one.claim is not None and not one.registered):
-        return list(one.claim.spec.taints) if one.claim is not None else []
-    found = [*one.node.spec.taints, *_cordon(one.node)]
-    if one.initialized:
-        return found
-    assert one.claim is not None
-    startup = one.claim.spec.startup_taints
+    if state_node.node is None or (state_node.claim is not None and not state_node.registered):
+        return list(state_node.claim.spec.taints) if state_node.claim is not None else []
+    node_taints = [*state_node.node.spec.taints, *_cordon(state_node.node)]
+    if state_node.initialized:
+        return node_taints
+    assert state_node.claim is not None
+    startup = state_node.claim.spec.startup_taints
     return [
         taint
-        for taint in found
+        for taint in node_taints
         if not taints.is_ephemeral(taint)
         and not any(taints.same(taint, passing) for passing in startup)
     ]
@@ -199,12 +206,12 @@ def _cordon(node: Node) -> list[Taint]:
     return [Taint(key="node.kubernetes.io/unschedulable", effect=taints.NO_SCHEDULE)]
 
 
-def _label(one: StateNode, key: str) -> str | None:
+def _label(state_node: StateNode, key: str) -> str | None:
     if key == labels.HOSTNAME:
-        return one.labels.get(key, one.name)
-    found = one.labels.get(key)
-    if found is None:
+        return state_node.labels.get(key, state_node.name)
+    value = state_node.labels.get(key)
+    if value is None:
         for old, new in labels.ALIASES.items():
-            if new == key and old in one.labels:
-                return one.labels[old]
-    return found
+            if new == key and old in state_node.labels:
+                return state_node.labels[old]
+    return value

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.groups import PendingGroup
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyKind
 
 
 class ExistingOccupancy:
     """Counts per node of the groups whose domains are the nodes themselves."""
 
-    def __init__(self, groups: Sequence[TopologyGroup], nodes: ExistingNodes) -> None:
+    def __init__(self, tallies: Tallies, nodes: ExistingNodes) -> None:
         """Take over what the groups have counted of running pods."""
-        hosts = [one or "" for one in nodes.domains("kubernetes.io/hostname")]
+        hosts = [host or "" for host in nodes.domains("kubernetes.io/hostname")]
         self._nodes = nodes
         self._counted: dict[int, Vector] = {}
         self._owners: dict[int, Vector] = {}
-        for group in groups:
-            if group.per_node:
-                self._counted[group.index] = np.array(
-                    [group.counts[host] for host in hosts], dtype=np.float64
+        for place, tally in enumerate(tallies):
+            if tally.group.per_node:
+                self._counted[place] = np.array(
+                    [tally.counts[host] for host in hosts], dtype=np.float64
                 )
-                self._owners[group.index] = np.array(
-                    [group.owners[host] for host in hosts], dtype=np.float64
+                self._owners[place] = np.array(
+                    [tally.owners[host] for host in hosts], dtype=np.float64
                 )
 
     def room(self, pending: PendingGroup, fitting: Indices) -> Indices:

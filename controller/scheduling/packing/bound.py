@@ -36,6 +36,13 @@ TOLERANCE = 1e-7
 SAFETY = 1e-9
 """What is taken off a bound, as a share, for rounding errors of sums."""
 
+HAIR = 1e-12
+"""By what share divisors are smaller than parts of sizes, so that what goes into a size so many
+times does so in floats too."""
+
+NOTHING = 1e-12
+"""Stands for nothing on the scale of the largest machine, where it is divided by."""
+
 MOST_SIZES, DEEPEST = 24, 5
 """How many sizes of a resource are divisors, those of which most is asked, and into how
 many parts each is divided at most."""
@@ -95,7 +102,7 @@ def _merged(
     chosen, groups = np.flatnonzero(among)[first], order[:kept]
     both = members[np.ix_(groups, chosen)]
     demand = np.bincount(which.reshape(-1), weights=problem.demand[among]).astype(np.int64)
-    one = replace(
+    merged = replace(
         problem,
         demand=demand,
         sizes=problem.sizes[chosen],
@@ -104,7 +111,7 @@ def _merged(
         labelled=problem.labelled[chosen],
         rules=NodeRules(owned=both, counted=both, limit=limit[groups], repels=rules.repels[groups]),
     )
-    return one, ExistingCapacity(existing.room, existing.welcome[chosen])
+    return merged, ExistingCapacity(existing.room, existing.welcome[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +156,7 @@ def _divisors(sizes: Vector, demand: Indices) -> Vector:
     amount = np.bincount(which.reshape(-1), weights=sizes * demand)
     most = np.argsort(-amount, kind="stable")[:MOST_SIZES]
     chosen = distinct[most][distinct[most] > 0]
-    # A hair less, so that what goes into a size so many times does so in floats too.
-    return np.unique(chosen[:, None] / np.arange(1, DEEPEST + 1)) * (1 - 1e-12)
+    return np.unique(chosen[:, None] / np.arange(1, DEEPEST + 1)) * (1 - HAIR)
 
 
 class WholeProgram:
@@ -224,7 +230,7 @@ class WholeProgram:
         inside = np.flatnonzero(self._column_of >= 0)
         prices = prices[inside]
         cost = self._measures.taken @ prices.T
-        found = extended(
+        extension = extended(
             priced=inside,
             worth=self._measures.held @ prices.T,  # kinds × those in the program
             budget=budget,
@@ -233,7 +239,7 @@ class WholeProgram:
             allowed=self._allowed,
             negligible=TOLERANCE**2,
         )
-        return cost[:, found.place] * found.factor, found.kept
+        return cost[:, extension.place] * extension.factor, extension.kept
 
     def _lay_out(self) -> None:
         infinity = highspy.kHighsInf
@@ -253,7 +259,7 @@ class WholeProgram:
         """Mark, per class, the few kinds that look cheapest for it alone."""
         real = slice(0, self._measures.resources)
         taken, held = self._measures.taken[:, real], self._measures.held[:, real]
-        share = np.stack([(one / np.maximum(held, 1e-12)).max(axis=1) for one in taken])
+        share = np.stack([(needs / np.maximum(held, NOTHING)).max(axis=1) for needs in taken])
         return _few(share * self._prices, self._allowed, PAIRS_AT_ONCE)
 
     def _wanted(self, cost: Matrix, worth: Vector) -> Mask:
@@ -277,11 +283,11 @@ class WholeProgram:
         nodes = np.where(self._column_of >= 0, bought[self._column_of], 0.0)
         excess = used - self._measures.held * nodes[:, None]
         new = (self._row_of < 0) & (excess > TOLERANCE)
-        worst = _few(-excess / np.maximum(used, 1e-12), new, CUTS_AT_ONCE)
-        found = np.zeros((int(self._twins.max()) + 1, worst.shape[1]), dtype=np.bool_)
+        worst = _few(-excess / np.maximum(used, NOTHING), new, CUTS_AT_ONCE)
+        marked = np.zeros((int(self._twins.max()) + 1, worst.shape[1]), dtype=np.bool_)
         kinds, broken = np.nonzero(worst)
-        found[self._twins[kinds], broken] = True
-        return found[self._twins] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
+        marked[self._twins[kinds], broken] = True
+        return marked[self._twins] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
 
     def _add_kinds(self, chosen: Mask) -> None:
         """Let in kinds, each with its resources."""

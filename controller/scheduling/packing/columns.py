@@ -29,6 +29,11 @@ from controller.scheduling.packing.pricing import DualPrices
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 ROUNDS = 40
+"""How often better patterns are looked for at most, before what was bought whole is opened."""
+
+WHOLE = 1e-6
+"""By how much less than a whole copy still is one: what floats lose."""
+
 ENOUGH = 0.99999
 """To what share of its cost a round must bring the program for another to follow."""
 
@@ -84,7 +89,7 @@ class PatternProgram:
     def best(self, dual_prices: DualPrices, left: Indices, headroom: Vector) -> Vector:
         """Return how often each pattern is bought for what is left, once no better is found."""
         self._demand(left, headroom)
-        bought, worth, scarcity = self.solver()
+        bought, worth, scarcity = self.solved()
         before = np.inf
         for _ in range(ROUNDS):
             cost = float(bought @ np.array([self._problem.prices[kind] for kind in self.kinds]))
@@ -93,7 +98,7 @@ class PatternProgram:
             ):
                 break
             before = cost
-            bought, worth, scarcity = self.solver()
+            bought, worth, scarcity = self.solved()
         return bought
 
     def _demand(self, left: Indices, headroom: Vector) -> None:
@@ -124,7 +129,9 @@ class PatternProgram:
         kinds = np.flatnonzero(problem.allowed.any(axis=0))
         none = np.zeros((len(kinds), len(left)), dtype=np.int64)
         by_worth = replace(dual_prices, values=worth)
-        pods = np.concatenate([fill(problem, kinds, none, left, by_worth, one) for one in KEEN])
+        pods = np.concatenate(
+            [fill(problem, kinds, none, left, by_worth, balance) for balance in KEEN]
+        )
         kinds = np.tile(kinds, len(KEEN))
         if self._let_in(kinds, pods, worth, price):
             return True
@@ -139,7 +146,7 @@ class PatternProgram:
         new = [self.add(int(kinds[place]), pods[place]) for place in better]
         return any(new)
 
-    def solver(self) -> tuple[Vector, Vector, Vector]:
+    def solved(self) -> tuple[Vector, Vector, Vector]:
         """Return how often each pattern is bought, what a pod of each class is worth, and
         what a unit of each limit is.
         """
@@ -159,12 +166,12 @@ def exchanged(
     rules = problem.rules
     free = ~(rules.owned | rules.counted).any(axis=0)
     moving = np.flatnonzero(free & (left > 0) & (worth > 0))
-    one = np.eye(len(worth), dtype=np.int64)[moving]
+    single = np.eye(len(worth), dtype=np.int64)[moving]
     first, second = np.triu_indices(len(moving))
-    two = one[first] + one[second] if len(first) <= MOST_COUPLES else one[:0]
-    come = np.concatenate([one, two])
+    two = single[first] + single[second] if len(first) <= MOST_COUPLES else single[:0]
+    come = np.concatenate([single, two])
     come = come[(come <= left).all(axis=1)]
-    go = np.concatenate([np.zeros_like(left)[None], one])
+    go = np.concatenate([np.zeros_like(left)[None], single])
     sizes, freed = come @ problem.sizes, go @ problem.sizes
     gains = (come @ worth)[None] - (go @ worth)[:, None]  # who goes × who comes
     pods, alive = pods.copy(), np.arange(len(pods))
@@ -178,10 +185,10 @@ def exchanged(
         for r in range(sizes.shape[1]):
             fits &= sizes[:, r] <= spare[:, :, None, r]
         fits[:, 1:] &= (now[:, moving] > 0)[:, :, None]
-        found = np.where(fits, gains, 0.0).reshape(len(alive), -1)
-        best = found.argmax(axis=1)
+        gained = np.where(fits, gains, 0.0).reshape(len(alive), -1)
+        best = gained.argmax(axis=1)
         then = now - go[best // len(come)] + come[best % len(come)]
-        better = found.max(axis=1) > IMPROVES * prices
+        better = gained.max(axis=1) > IMPROVES * prices
         better &= (then <= left).all(axis=1)
         alive = alive[better]
         pods[alive] = then[better]
@@ -203,7 +210,7 @@ def column_generation(
     program = PatternProgram(problem)
     for kind, pods in opened:
         program.add(kind, pods)
-    found = []
+    bought_whole = []
     left, headroom = problem.demand.copy(), problem.headroom.copy()
     while left.any() and not expired():
         bought = program.best(dual_prices, left, headroom)
@@ -211,7 +218,7 @@ def column_generation(
         for place in np.argsort(-bought, kind="stable").tolist():
             kind, pods = program.kinds[place], program.pods[place]
             # Where limits leave the program without a solution, less than none may be bought.
-            wanted = max(int(np.floor(bought[place] + 1e-6)), int(not steps))
+            wanted = max(int(np.floor(bought[place] + WHOLE)), int(not steps))
             used = pods > 0
             copies = min(wanted, int((left[used] // pods[used]).min()))
             consumed = problem.consumption[kind]
@@ -221,5 +228,5 @@ def column_generation(
                 headroom -= consumed * copies
         if not steps:
             break
-        found.extend(steps)
-    return found
+        bought_whole.extend(steps)
+    return bought_whole

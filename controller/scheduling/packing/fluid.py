@@ -19,7 +19,14 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 TOLERANCE = 1e-7
+"""Within what share of a class's value a pair counts as worth no more than it costs; HiGHS has
+the same tolerance."""
+
 ROUNDS = 30
+"""How often pairs are let in at most."""
+
+NO_ROOM = 1e-12
+"""Stands for a room of nothing, on the scale of the largest machine, where it is divided by."""
 
 CHOOSE = 0
 """HiGHS's word for its choice of simplex: primal where columns came, dual where demand changed."""
@@ -151,7 +158,7 @@ class FluidProgram:
 
     def _promising(self) -> Mask:
         """Mark, per class, the few kinds that look cheapest for it alone."""
-        cost = (self._sizes[:, None, :] / np.maximum(self._room[None], 1e-12)).max(axis=2)
+        cost = (self._sizes[:, None, :] / np.maximum(self._room[None], NO_ROOM)).max(axis=2)
         cost = cost * self._prices[None]
         cost[~self._allowed] = np.inf
         chosen = np.zeros_like(self._allowed)
@@ -194,7 +201,7 @@ class FluidProgram:
             -self._limits[groups],
         )
 
-    def solver(self, demand: Vector) -> FluidSolution:
+    def solved(self, demand: Vector) -> FluidSolution:
         """Price the kinds for a demand (pods per class); starts where the last solve ended."""
         first = self._first_class_row
         rows = np.arange(first, first + self._classes, dtype=np.int32)
@@ -209,8 +216,8 @@ class FluidProgram:
         return self._answer(duals)
 
     def _slot_prices(self, duals: Vector) -> Matrix:
-        found = np.maximum(-duals[np.maximum(self._slot_rows, 0)], 0)
-        return np.where(self._slot_rows >= 0, found, 0.0)
+        prices = np.maximum(-duals[np.maximum(self._slot_rows, 0)], 0)
+        return np.where(self._slot_rows >= 0, prices, 0.0)
 
     def _resource_prices(self, duals: Vector) -> Matrix:
         flat = duals[: self._kinds * self._resources]

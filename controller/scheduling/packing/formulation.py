@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from controller.constraints import hostports
 from controller.constraints.hostports import HostPort
-from controller.scheduling.arrays import Indices, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.packing.paretofront import NO_KINDS, undominated
 from controller.scheduling.packing.pricefloor import floored
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups, TopologyKind
+from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
 
 LEFT_OUT = 10.0
 """How many times the cheapest node that could hold it alone a pod costs that is left out."""
@@ -25,53 +26,102 @@ MOST_WAITING = 1e-3
 over, not those, so that spreads stay even."""
 
 
-class ProblemBuilder:
-    """Brings pod groups, variants and limits into arrays.
+@dataclass(frozen=True, slots=True)
+class UnitPart:
+    """The pods of one pod group in a unit, as far as sharing a node goes."""
 
-    `room` is kinds × the solve's resources; `consumption` kinds × limits, counted in
-    `limit_units` (limits).
+    owned: tuple[TopologyGroup, ...]
+    counted: tuple[TopologyGroup, ...]
+    ports: tuple[HostPort, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PackingClass:
+    """Pod groups that packing cannot tell apart, as they are when asked about.
+
+    `members` are their places among those asked about, `units` how many of their units wait.
+    A unit takes `size`, may go to the `eligible` variants and is made up of `parts`. Spreads
+    over nodes count it if it `is_early`; of those that are `exclusive`, for their devices, a
+    node holds one.
+    """
+
+    members: tuple[int, ...]
+    units: int
+    size: Vector
+    eligible: Mask
+    parts: tuple[UnitPart, ...]
+    is_early: bool
+    exclusive: bool
+
+    @classmethod
+    def of(cls, pod_groups: Sequence[PodGroup], members: Iterable[int]) -> PackingClass:
+        """Make one of those in these places."""
+        places = tuple(members)
+        alike = [pod_groups[place] for place in places]
+        first = alike[0]
+        parts = tuple(
+            UnitPart(part.pending.owned, part.pending.counted, part.pending.pod_class.ports)
+            for part in first.everyone
+        )
+        return cls(
+            members=places,
+            units=sum(pod_group.units for pod_group in alike),
+            size=first.size,
+            eligible=first.eligible,
+            parts=parts,
+            is_early=any(pod_group.pins for pod_group in alike) or _spreads_over_nodes(parts),
+            exclusive=first.needs is not None,
+        )
+
+
+def each_apart(pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
+    """Make a class of each pod group."""
+    return [PackingClass.of(pod_groups, [place]) for place in range(len(pod_groups))]
+
+
+class ProblemBuilder:
+    """Brings pod groups, variants and limits into arrays; `room` is kinds × the solve's
+    resources.
     """
 
     def __init__(
         self,
         variants: Variants,
-        groups: TopologyGroups,
+        groups: Sequence[TopologyGroup],
         *,
         room: Matrix,
-        consumption: Matrix,
-        limit_units: Vector,
+        limits: PurchaseLimits,
     ) -> None:
         """Nothing has been asked yet."""
-        self._variants, self._groups = variants, groups
+        self._variants, self._groups, self._limits = variants, groups, limits
         self._room, self._prices = room, floored(variants.price)
-        self._consumption, self._limit_units = consumption, limit_units
         self._per_node: dict[
             tuple[tuple[TopologyGroup, ...], ...], tuple[tuple[int, ...], ...]
         ] = {}
 
-    def classes(self, pod_groups: Sequence[PodGroup]) -> list[list[PodGroup]]:
+    def classes(self, pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
         """Bring together the pod groups that packing cannot tell apart."""
-        classes: dict[tuple[object, ...], list[PodGroup]] = {}
-        for pod_group in pod_groups:
+        members: dict[tuple[object, ...], list[int]] = {}
+        for place, pod_group in enumerate(pod_groups):
             everyone = tuple(self._sharing(part.pending) for part in pod_group.everyone)
             alike = tuple(sorted(pod_group.needs.items())) if pod_group.needs is not None else None
             key = (pod_group.size.tobytes(), pod_group.eligible.tobytes(), everyone, alike)
-            classes.setdefault(key, []).append(pod_group)
-        return list(classes.values())
+            members.setdefault(key, []).append(place)
+        return [PackingClass.of(pod_groups, alike) for alike in members.values()]
 
     def _sharing(self, pending: PendingGroup) -> tuple[object, ...]:
         """Return all that decides whom pods may share a node with."""
         stated = (pending.owned, pending.counted)
         known = self._per_node.get(stated)
         if known is None:
-            owned, counted = ([one.index for one in part if one.per_node] for part in stated)
+            owned, counted = ([group.index for group in part if group.per_node] for part in stated)
             known = self._per_node[stated] = tuple(owned), tuple(counted)
         device_requests = pending.pod_class.device_requests
         return known, pending.pod_class.ports, device_requests and device_requests.signature
 
     def problem(
         self,
-        classes: Sequence[Sequence[PodGroup]],
+        classes: Sequence[PackingClass],
         left: Vector,
         keep: Indices = NO_KINDS,
         more: tuple[Matrix, Matrix] | None = None,
@@ -83,57 +133,54 @@ class ProblemBuilder:
         every kind that an answer might be cheaper by.
         """
         variants = self._variants
-        sizes, room = np.stack([one[0].size for one in classes]), self._room
-        if more is None and any(one[0].needs is not None for one in classes):
-            # A node has room for one unit of pods with devices.
-            units = np.array([[float(one[0].needs is not None)] for one in classes])
+        sizes, room = np.stack([packing_class.size for packing_class in classes]), self._room
+        if more is None and any(packing_class.exclusive for packing_class in classes):
+            units = np.array([[float(packing_class.exclusive)] for packing_class in classes])
             more = units, np.ones((len(room), 1))
         if more is not None:
             sizes, room = np.hstack((sizes, more[0])), np.hstack((room, more[1]))
-        labelled = np.stack([one[0].eligible for one in classes])[:, variants.variant_of]
-        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
-        holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
-        for r in range(sizes.shape[1]):
-            holds &= room[None, :, r] >= distinct[:, r, None]
-        allowed = labelled & holds[which.reshape(-1)]
-        consumption = self._consumption
+        labelled = np.stack([packing_class.eligible for packing_class in classes])[
+            :, variants.variant_of
+        ]
+        allowed = labelled & _holds(sizes, room)
+        consumption = self._limits.consumption
         allowed &= (consumption <= left).all(axis=1)
         few, every = undominated(allowed, labelled, variants.price, room, consumption)
         kinds = np.union1d(every if proving else few, keep)
-        demand = np.array([sum(p.units for p in one) for one in classes], dtype=np.int64)
+        demand = np.array([packing_class.units for packing_class in classes], dtype=np.int64)
         allowed = allowed[:, kinds]
         prices = self._prices[kinds]
-        alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
-        waiting = MOST_WAITING * demand / demand.max(initial=1) if len(left) else 0.0
-        penalty = (LEFT_OUT + waiting) * np.where(np.isfinite(alone), alone, 1.0)
         problem = PackingProblem(
             demand=demand,
             sizes=sizes,
-            penalty=penalty,
+            penalty=_penalty(demand, allowed, prices, limited=bool(len(left))),
             prices=prices,
             room=room[kinds],
             allowed=allowed,
             labelled=labelled[:, kinds],
             rules=self._node_rules(classes),
-            consumption=consumption[kinds] / self._limit_units,
-            headroom=left / self._limit_units,
+            consumption=consumption[kinds] / self._limits.units,
+            headroom=left / self._limits.units,
             proves=proving or len(few) == len(every),
         )
         return problem, kinds
 
-    def _node_rules(self, classes: Sequence[Sequence[PodGroup]]) -> NodeRules:
+    def _node_rules(self, classes: Sequence[PackingClass]) -> NodeRules:
         """Bring the rules about sharing a node into arrays: groups first, then host ports."""
-        units = [[part.pending for part in one[0].everyone] for one in classes]
-        is_early = [_comes_early(one) for one in classes]
+        stated = {
+            group
+            for packing_class in classes
+            for part in packing_class.parts
+            for group in part.owned
+        }
         rules = [
-            _node_rule(group, units, is_early)
-            for group in self._groups.all
-            if group.per_node
-            and group.kind is not TopologyKind.AFFINITY
-            and any(group in pending.owned for unit in units for pending in unit)
+            _node_rule(group, classes)
+            for group in self._groups
+            if group.per_node and group.kind is not TopologyKind.AFFINITY and group in stated
         ]
         ports = [
-            tuple(port for pending in unit for port in pending.pod_class.ports) for unit in units
+            tuple(port for part in packing_class.parts for port in part.ports)
+            for packing_class in classes
         ]
         rules += [
             _NodeRule(owned=owners, counted=others, limit=1.0, repels=True)
@@ -141,11 +188,28 @@ class ProblemBuilder:
         ]
         shape = (len(rules), len(classes))
         return NodeRules(
-            owned=np.array([one.owned for one in rules], dtype=np.bool_).reshape(shape),
-            counted=np.array([one.counted for one in rules], dtype=np.bool_).reshape(shape),
-            limit=np.array([one.limit for one in rules], dtype=np.float64),
-            repels=np.array([one.repels for one in rules], dtype=np.bool_),
+            owned=np.array([rule.owned for rule in rules], dtype=np.bool_).reshape(shape),
+            counted=np.array([rule.counted for rule in rules], dtype=np.bool_).reshape(shape),
+            limit=np.array([rule.limit for rule in rules], dtype=np.float64),
+            repels=np.array([rule.repels for rule in rules], dtype=np.bool_),
         )
+
+
+def _holds(sizes: Matrix, room: Matrix) -> Mask:
+    """Mark where one unit of a class fits on a kind by its size; classes × kinds."""
+    distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+    holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
+    for r in range(sizes.shape[1]):
+        holds &= room[None, :, r] >= distinct[:, r, None]
+    return holds[which.reshape(-1)]
+
+
+def _penalty(demand: Indices, allowed: Mask, prices: Vector, *, limited: bool) -> Vector:
+    """Return what it costs per unit of a class to leave it out, in $/h."""
+    alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
+    waiting = MOST_WAITING * demand / demand.max(initial=1) if limited else 0.0
+    penalty: Vector = (LEFT_OUT + waiting) * np.where(np.isfinite(alone), alone, 1.0)
+    return penalty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,30 +222,31 @@ class _NodeRule:
     repels: bool
 
 
-def _comes_early(equal: Sequence[PodGroup]) -> bool:
-    """Whether a spread over nodes counts the pods of a class.
+def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
+    """Whether pods of a unit own a spread over nodes.
 
-    It counts those who come before its owners, or among them: pods that others are counted
-    in the domains of, and owners of such spreads. The others come last, when nobody minds
-    any more.
+    Such a spread counts those who come before its owners, or among them: pods that others
+    are counted in the domains of, and owners of such spreads. The others come last, when
+    nobody minds any more.
     """
-    return any(pod_group.pins for pod_group in equal) or any(
+    return any(
         group.per_node and group.kind is TopologyKind.SPREAD
-        for part in equal[0].everyone
-        for group in part.pending.owned
+        for part in parts
+        for group in part.owned
     )
 
 
-def _node_rule(
-    group: TopologyGroup, units: Sequence[Sequence[PendingGroup]], is_early: Sequence[bool]
-) -> _NodeRule:
+def _node_rule(group: TopologyGroup, classes: Sequence[PackingClass]) -> _NodeRule:
     """Return the rule of a group for classes, by who is in a unit of each."""
     repels = group.kind is TopologyKind.ANTI_AFFINITY
     return _NodeRule(
-        owned=[any(group in pending.owned for pending in unit) for unit in units],
+        owned=[
+            any(group in part.owned for part in packing_class.parts) for packing_class in classes
+        ],
         counted=[
-            (repels or early) and any(group in pending.counted for pending in unit)
-            for early, unit in zip(is_early, units, strict=True)
+            (repels or packing_class.is_early)
+            and any(group in part.counted for part in packing_class.parts)
+            for packing_class in classes
         ],
         limit=float(group.max_skew),
         repels=repels,
@@ -190,9 +255,9 @@ def _node_rule(
 
 def clashes(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[bool], list[bool]]]:
     """Return, per host port, which classes take it and which cannot be beside them."""
-    found = []
+    pairs = []
     for port in sorted({port for taken in ports for port in taken}):
         owners = [port in taken for taken in ports]
         others = [hostports.conflict((port,), taken) for taken in ports]
-        found.append((owners, others))
-    return found
+        pairs.append((owners, others))
+    return pairs

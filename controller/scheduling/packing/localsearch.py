@@ -123,7 +123,9 @@ class LocalSearch:
         share = problem.sizes / np.maximum(problem.room.max(axis=0, initial=0), 1.0)
         # Of equals the choosier first.
         self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
-        self._anywhere = np.stack([problem.allowed[one].any(axis=0) for one in move_rules.others])
+        self._anywhere = np.stack(
+            [problem.allowed[turns].any(axis=0) for turns in move_rules.others]
+        )
         self._heaviest = int(move_rules.weight.max(initial=0))
         self._is_level = bool((move_rules.weight == self._heaviest).all())
         usable = move_rules.weight[None] == move_rules.weight[kinds][:, None]
@@ -151,8 +153,8 @@ class LocalSearch:
         that brought nothing.
         """
         better, improving = False, True
-        for one in waiting:
-            insertion = self._cheapest(one, opening=True)
+        for class_index in waiting:
+            insertion = self._cheapest(class_index, opening=True)
             if insertion is not None:
                 self._put(insertion)
                 better = True
@@ -175,9 +177,9 @@ class LocalSearch:
         for node in np.flatnonzero(self.nodes.kind >= 0).tolist():
             if self._fixed[node] or self._in_order(node):
                 continue
-            while (one := self._movable(node)) is not None:
+            while (class_index := self._movable(node)) is not None:
                 self._spare()
-                self._lift(node, one)
+                self._lift(node, class_index)
                 moved = True
             self._settle(node)
         return moved
@@ -207,40 +209,37 @@ class LocalSearch:
     def _movable(self, node: int) -> int | None:
         """Return the class of a pod of a node that a new node of a heavier pool can take."""
         weight = self._weight_of(node)
-        for one in self._largest_first.tolist():
-            if self.nodes.pods[node, one] and self._turn(one, moving=True) > weight:
-                return int(one)
+        for class_index in self._largest_first.tolist():
+            if self.nodes.pods[node, class_index] and self._turn(class_index, moving=True) > weight:
+                return int(class_index)
         return None
 
-    def _lift(self, node: int, one: int) -> None:
+    def _lift(self, node: int, class_index: int) -> None:
         """Take a pod of a class off a node; put it on one of a heavier pool, new if need be."""
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
         weight = self._weight_of(node)
-        nodes.pods[node, one] -= 1
-        nodes.used[node] -= problem.sizes[one]
-        nodes.occupancy.owners[node] -= nodes.occupancy.owned[:, one]
-        nodes.occupancy.counted[node] -= nodes.occupancy.matched[:, one]
-        record(move_rules.rules[one], move_rules.pins[one], -1)
-        insertion = self._cheapest(one, opening=True, above=weight)
+        nodes.pods[node, class_index] -= 1
+        nodes.used[node] -= problem.sizes[class_index]
+        nodes.occupancy.owners[node] -= nodes.occupancy.owned[:, class_index]
+        nodes.occupancy.counted[node] -= nodes.occupancy.matched[:, class_index]
+        record(move_rules.rules[class_index], move_rules.pins[class_index], -1)
+        insertion = self._cheapest(class_index, opening=True, above=weight)
         assert insertion is not None  # A new node can take it.
         self._put(insertion)
 
     def _weight_of(self, node: int) -> int:
         return int(self._move_rules.weight[self.nodes.kind[node]])
 
-    def _turn(self, one: int, *, moving: bool = False) -> int:
+    def _turn(self, class_index: int, *, moving: bool = False) -> int:
         """Return the weight of the heaviest pool that can make a node for a pod of a class, in any
         domains open to it; less than any when none can. It may be `moving` there from a node.
         """
         move_rules, problem = self._move_rules, self._problem
-        if moving:
-            record(move_rules.rules[one], move_rules.pins[one], -1)
+        leaving = move_rules.pins[class_index] if moving else ()
         fits = np.zeros(len(problem.prices), dtype=np.bool_)
-        for turned in move_rules.others[one]:
-            if admits(move_rules.pins[turned], move_rules.rules[turned]):
+        for turned in move_rules.others[class_index]:
+            if admits(move_rules.pins[turned], move_rules.rules[turned], leaving=leaving):
                 fits |= problem.allowed[turned]
-        if moving:
-            record(move_rules.rules[one], move_rules.pins[one], 1)
         for limit in self._binding:
             fits &= problem.consumption[:, limit] <= self.nodes.headroom[limit] + SLACK
         return int(np.where(fits, move_rules.weight, -1).max(initial=-1))
@@ -255,9 +254,9 @@ class LocalSearch:
             return True
         present = np.flatnonzero(nodes.pods[node])
         stay = [
-            one
-            for one in present.tolist()
-            if move_rules.bound[one] or self._turn(one, moving=True) <= weight
+            class_index
+            for class_index in present.tolist()
+            if move_rules.bound[class_index] or self._turn(class_index, moving=True) <= weight
         ]
         if len(stay) == len(present):
             return True
@@ -279,7 +278,7 @@ class LocalSearch:
         larger kind could replace, with the kind; and how else they may be put together.
         """
         free = np.flatnonzero((self.nodes.kind >= 0) & ~self._fixed).tolist()
-        groups = [[one] for one in free]
+        groups = [[node] for node in free]
         if len(free) <= PAIRED:
             groups += [list(two) for two in combinations(free, 2)]
         for group in groups:
@@ -301,12 +300,16 @@ class LocalSearch:
         alike = (nodes.kind >= 0) & (move_rules.weight[nodes.kind] == move_rules.weight[kind])
         barred = nodes.pods[:, : len(self._anywhere)] @ ~self._anywhere[:, kind]
         free = np.flatnonzero(alike & ~self._fixed & (barred < nodes.pods.sum(axis=1)))
-        used, found = np.zeros_like(room), []
+        used, nodes_taken = np.zeros_like(room), []
         for node in free[np.argsort(-nodes.price[free], kind="stable")].tolist():
             if (used + nodes.used[node] <= room).all():
                 used += nodes.used[node]
-                found.append(node)
-        return found if nodes.price[found].sum() > self._problem.prices[kind] + SLACK else []
+                nodes_taken.append(node)
+        return (
+            nodes_taken
+            if nodes.price[nodes_taken].sum() > self._problem.prices[kind] + SLACK
+            else []
+        )
 
     def _ruin_and_recreate(self, chosen: list[int], kind: int) -> bool:
         """Take nodes apart and place their pods anew; False, and all as before, if that is
@@ -318,39 +321,59 @@ class LocalSearch:
             return False
         before, strained = nodes.copy(), strain(move_rules.all_rules)
         to_spend = float(nodes.price[chosen].sum()) - SLACK
-        waiting = np.repeat(
-            self._largest_first, nodes.pods[chosen].sum(axis=0)[self._largest_first]
-        ).tolist()
-        for one in waiting:
-            record(move_rules.rules[one], move_rules.pins[one], -1)
+        waiting = self._ruin(chosen)
+        placed = self._recreate(waiting, chosen[0], kind, to_spend)
+        is_whole = len(placed) == len(waiting) and strain(move_rules.all_rules) <= strained
+        if is_whole and self._is_in_order_with(chosen[0], kind):
+            return True
+        for turned in placed:
+            record(move_rules.rules[turned], move_rules.pins[turned], -1)
+        for class_index in waiting:
+            record(move_rules.rules[class_index], move_rules.pins[class_index], 1)
+        self.nodes = before
+        return False
+
+    def _ruin(self, chosen: list[int]) -> list[int]:
+        """Close nodes; return the classes of their pods, one for each, the largest first."""
+        move_rules = self._move_rules
+        present = self.nodes.pods[chosen].sum(axis=0)[self._largest_first]
+        waiting: list[int] = np.repeat(self._largest_first, present).tolist()
+        for class_index in waiting:
+            record(move_rules.rules[class_index], move_rules.pins[class_index], -1)
         self._close(chosen)
+        return waiting
+
+    def _recreate(self, waiting: list[int], place: int, kind: int, to_spend: float) -> list[int]:
+        """Put pods where they add least, as long as they do not cost too much; return as which
+        classes they were. A new node of a kind is made in this place, if it is one.
+        """
         if kind >= 0:
-            self._open(chosen[0], kind)
+            self._open(place, kind)
             # It stays so while it is filled: a smaller one would grow only as far as each pod
             # finds it worth the price.
-            nodes.usable[chosen[0]] = np.arange(len(nodes.usable[0])) == kind
+            self.nodes.usable[place] = np.arange(len(self.nodes.usable[0])) == kind
             to_spend -= float(self._problem.prices[kind])
         placed: list[int] = []
-        for one in waiting:
-            insertion = self._cheapest(one, opening=kind != NONE)
+        for class_index in waiting:
+            insertion = self._cheapest(class_index, opening=kind != NONE)
             if insertion is None or insertion.dearer >= to_spend:
                 break
             to_spend -= insertion.dearer
             self._put(insertion)
             placed.append(insertion.turned)
-        if len(placed) == len(waiting) and strain(move_rules.all_rules) <= strained:
-            if kind >= 0:
-                self._settle(chosen[0])
-            astray = self._out_of_order()
-            if astray <= self._astray:
-                self._astray, self._patience = astray, PATIENCE
-                return True
-        for turned in placed:
-            record(move_rules.rules[turned], move_rules.pins[turned], -1)
-        for one in waiting:
-            record(move_rules.rules[one], move_rules.pins[one], 1)
-        self.nodes = before
-        return False
+        return placed
+
+    def _is_in_order_with(self, place: int, kind: int) -> bool:
+        """Turn a new node of a kind into the cheapest that will do, and keep count of the nodes
+        that are out of order; False when there are more than before.
+        """
+        if kind >= 0:
+            self._settle(place)
+        astray = self._out_of_order()
+        if astray > self._astray:
+            return False
+        self._astray, self._patience = astray, PATIENCE
+        return True
 
     def _settle(self, node: int) -> None:
         """Turn a node into the cheapest kind that holds its pods; without any there is none."""
@@ -396,14 +419,16 @@ class LocalSearch:
         nodes.kind[node], nodes.price[node] = kind, problem.prices[kind]
         record(move_rules.rules[turned], move_rules.pins[turned], 1)
 
-    def _cheapest(self, one: int, *, opening: bool, above: int = -1) -> Insertion | None:
+    def _cheapest(self, class_index: int, *, opening: bool, above: int = -1) -> Insertion | None:
         """Return where a pod of a class adds least, in any domains open to it, in pools of more
         weight than `above`. A new node is of the pools whose turn it is.
         """
         best: Insertion | None = None
         weight = self._move_rules.weight
-        opens = weight == self._turn(one) if opening else np.zeros_like(weight, dtype=np.bool_)
-        for turned in self._move_rules.others[one]:
+        opens = (
+            weight == self._turn(class_index) if opening else np.zeros_like(weight, dtype=np.bool_)
+        )
+        for turned in self._move_rules.others[class_index]:
             if not admits(self._move_rules.pins[turned], self._move_rules.rules[turned]):
                 continue
             insertion = self._cheapest_as(turned, opens, above)

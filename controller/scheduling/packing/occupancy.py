@@ -66,9 +66,9 @@ class NodeOccupancy:
         if len(self.limit):
             fits &= self._barred(slice(None)) == 0
 
-    def lets_in(self, one: int) -> Mask:
+    def lets_in(self, class_index: int) -> Mask:
         """Mark the nodes that one more pod of a class may join."""
-        return np.asarray(self._barred(one) == 0)
+        return np.asarray(self._barred(class_index) == 0)
 
     def _barred(self, classes: slice | int) -> Matrix:
         """Return by how many rules pods of the classes may not join by one."""

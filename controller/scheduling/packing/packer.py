@@ -24,6 +24,7 @@ from controller.scheduling.packing.columns import column_generation
 from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import THOROUGH, DualPrices, PriceModel
 from controller.scheduling.packing.problem import SLACK, PackingProblem
+from controller.scheduling.reporter import SILENT, Reporter
 
 LIKELY = 8
 """How many kinds, those that filled best before, are filled first to find the next node."""
@@ -40,7 +41,10 @@ AT_ONCE, MOST_AT_ONCE = 1.02, 8
 """Up to what multiple of the best price per value nodes are opened beside it, and how many."""
 
 TINY = 1e-7
+"""Up to how much of a node counts as none bought by the program; HiGHS has the same tolerance."""
+
 MOST = 1e30
+"""The price per value of what holds nobody: above any other."""
 
 LARGE = 20_000
 """From how many pairs of class and kind on a problem is large."""
@@ -90,7 +94,31 @@ class Packing:
         return int(self.left.sum()), self.cost
 
 
-def pack(problem: PackingProblem, *, refinements: int, expired: Callable[[], bool]) -> Packing:
+@dataclass(slots=True)
+class _Progress:
+    """Tells of the first answer, and of each that is better than all before."""
+
+    reporter: Reporter
+    best: tuple[int, float] | None = None
+
+    def tell(self, packing: Packing) -> None:
+        if self.best is None or packing.rank < self.best:
+            self.best = packing.rank
+            self.reporter.nodes_packed(
+                nodes=sum(node.copies for node in packing.opened),
+                cost=packing.cost,
+                bound=packing.bound,
+                pods_left=int(packing.left.sum()),
+            )
+
+
+def pack(
+    problem: PackingProblem,
+    *,
+    refinements: int,
+    expired: Callable[[], bool],
+    reporter: Reporter = SILENT,
+) -> Packing:
     """Open nodes for the demand, in several ways, and keep the best.
 
     The quickest way comes first, so that more time never gives a worse answer. One more is
@@ -101,15 +129,18 @@ def pack(problem: PackingProblem, *, refinements: int, expired: Callable[[], boo
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
     model = PriceModel(problem)
     quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
+    progress = _Progress(reporter)
+    progress.tell(quickest)
     if expired():
         return quickest
     # A program goes on from what it solved last: the other ways start afresh.
     model = PriceModel(problem)
     best = _best_of_balances(problem, model, possible, expired)
-    for one in (best, quickest) if quickest.rank < best.rank else (best,):
-        if not one.left[possible].any():
-            _better(problem, model, one, refinements, expired)
-    return min(quickest, best, key=lambda one: one.rank)
+    progress.tell(best)
+    for packing in (best, quickest) if quickest.rank < best.rank else (best,):
+        if not packing.left[possible].any():
+            _better(problem, model, packing, refinements, expired, progress)
+    return min(quickest, best, key=lambda packing: packing.rank)
 
 
 def _best_of_balances(
@@ -132,6 +163,7 @@ def _better(
     packing: Packing,
     refinements: int,
     expired: Callable[[], bool],
+    progress: _Progress,
 ) -> None:
     """Take nodes apart and put them together again as long as that brings something; it is
     never worse for it.
@@ -141,8 +173,10 @@ def _better(
         if expired() or _will_do(packing) or in_vain == PATIENCE:
             break
         in_vain = 0 if _refine(problem, model, packing, turn) else in_vain + 1
+        progress.tell(packing)
     if work <= FEW_PAIRS and not _will_do(packing) and not expired():
         _combined(problem, model, packing, expired)
+        progress.tell(packing)
 
 
 def _combined(
@@ -152,21 +186,21 @@ def _combined(
     cheaper.
     """
     dual_prices = model.dual_prices(problem.demand, balance=0.0)
-    patterns = [(one.kind, one.pods) for one in best.opened]
+    patterns = [(node.kind, node.pods) for node in best.opened]
     served = replace(problem, demand=problem.demand - best.left)
     opened = [
-        OpenedNodes(*one)
-        for one in column_generation(served, dual_prices, patterns, expired=expired)
+        OpenedNodes(*pattern)
+        for pattern in column_generation(served, dual_prices, patterns, expired=expired)
     ]
     if expired():
         return  # What was cut short may be better than what it would have come to.
-    demand = served.demand - sum(one.pods * one.copies for one in opened)
-    consumed = sum(problem.consumption[one.kind] * one.copies for one in opened)
+    demand = served.demand - sum(node.pods * node.copies for node in opened)
+    consumed = sum(problem.consumption[node.kind] * node.copies for node in opened)
     rest = replace(problem, demand=demand, headroom=problem.headroom - consumed)
     packing = Packing(left=demand, headroom=rest.headroom)
     if demand.any():
         packing = _packed(rest, model, demand > 0, 0.0, False)
-    cost = packing.cost + sum(float(problem.prices[one.kind]) * one.copies for one in opened)
+    cost = packing.cost + sum(float(problem.prices[node.kind]) * node.copies for node in opened)
     if not packing.left.any() and cost < best.cost - SLACK:
         best.opened = [*opened, *packing.opened]
         best.headroom, best.cost = packing.headroom, cost
@@ -184,9 +218,9 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
     Ruin and recreate, after Schrimpf, Schneider, Stamm-Wilbrandt and Dueck (2000), which
     accepts only what is better.
     """
-    nodes = [OpenedNodes(one.kind, one.pods) for one in best.opened for _ in range(one.copies)]
+    nodes = [OpenedNodes(node.kind, node.pods) for node in best.opened for _ in range(node.copies)]
     values = model.dual_prices(problem.demand, balance=0.0).values
-    waste = [-float(one.pods @ values) / float(problem.prices[one.kind]) for one in nodes]
+    waste = [-float(node.pods @ values) / float(problem.prices[node.kind]) for node in nodes]
     order = np.argsort(-np.array(waste), kind="stable")
     worst = order[: max(2, int(len(nodes) * REFINED_SHARES[turn % len(REFINED_SHARES)]))]
     others = order[len(worst) + turn % OTHERS_EVERY :: OTHERS_EVERY]
@@ -200,7 +234,7 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
     before = sum(float(problem.prices[nodes[place].kind]) for place in chosen)
     cheaper = not packing.left.any() and packing.cost < before - SLACK
     if cheaper:
-        kept = [one for place, one in enumerate(nodes) if place not in chosen]
+        kept = [node for place, node in enumerate(nodes) if place not in chosen]
         best.opened = [*kept, *packing.opened]
         best.headroom = packing.headroom
         best.cost += packing.cost - before
@@ -213,15 +247,15 @@ def _packed(
     """Open nodes, each as the cheapest kind that holds its pods, as far as limits go."""
     packing = _opened(problem, model, possible, balance, hurried)
     _exchange(problem, packing)
-    found = packing
-    while found.opened and packing.left[possible].any() and len(problem.headroom):
+    further = packing
+    while further.opened and packing.left[possible].any() and len(problem.headroom):
         # A cheaper kind may draw less on the limits: what it leaves is there for others.
         rest = replace(problem, demand=packing.left, headroom=packing.headroom)
-        found = _opened(rest, model, possible, balance, hurried)
-        _exchange(rest, found)
-        packing.opened += found.opened
-        packing.left, packing.headroom = found.left, found.headroom
-        packing.cost += found.cost
+        further = _opened(rest, model, possible, balance, hurried)
+        _exchange(rest, further)
+        packing.opened += further.opened
+        packing.left, packing.headroom = further.left, further.headroom
+        packing.cost += further.cost
     return packing
 
 
@@ -279,26 +313,41 @@ def _sweep(
         )
         if filled_nodes is None:
             return
-        best = filled_nodes.score.min()
-        opened = 0
-        # Of kinds about as good the one that takes most: fewer nodes to run.
-        nearly = np.floor((filled_nodes.score / best - 1) / ABOUT_AS_GOOD)
-        for place in np.lexsort((filled_nodes.kinds, -filled_nodes.value, nearly)):
-            if opened and (filled_nodes.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
-                break
-            kind, pods = int(filled_nodes.kinds[place]), filled_nodes.filled[place]
-            wanted = max(1, int(spend.nodes(kind) * model.share))
-            copies = min(wanted, _possible(problem, packing, kind, pods))
-            if copies <= 0:
-                continue
-            packing.opened.append(OpenedNodes(kind, pods.copy(), copies))
-            packing.left = packing.left - pods * copies
-            packing.headroom -= problem.consumption[kind] * copies
-            spend.draw(kind, copies)
-            packed += float(filled_nodes.value[place]) * copies
-            opened += 1
-        if not opened or packed >= target:
+        before = packing.left
+        packed = _open_best(problem, packing, spend, filled_nodes, model.share, packed)
+        if packing.left is before or packed >= target:
             return
+
+
+def _open_best(
+    problem: PackingProblem,
+    packing: Packing,
+    spend: Spend,
+    filled_nodes: FilledNodes,
+    share: float,
+    packed: float,
+) -> float:
+    """Open the nodes that cost least per value, of each kind a share of what the program would
+    buy; return the value `packed` before, and with them.
+    """
+    opened, best = 0, filled_nodes.score.min()
+    # Of kinds about as good the one that takes most: fewer nodes to run.
+    nearly = np.floor((filled_nodes.score / best - 1) / ABOUT_AS_GOOD)
+    for place in np.lexsort((filled_nodes.kinds, -filled_nodes.value, nearly)):
+        if opened and (filled_nodes.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
+            break
+        kind, pods = int(filled_nodes.kinds[place]), filled_nodes.filled[place]
+        wanted = max(1, int(spend.nodes(kind) * share))
+        copies = min(wanted, _possible(problem, packing, kind, pods))
+        if copies <= 0:
+            continue
+        packing.opened.append(OpenedNodes(kind, pods.copy(), copies))
+        packing.left = packing.left - pods * copies
+        packing.headroom -= problem.consumption[kind] * copies
+        spend.draw(kind, copies)
+        packed += float(filled_nodes.value[place]) * copies
+        opened += 1
+    return packed
 
 
 class Spend:
@@ -423,10 +472,10 @@ def _likeliest(
     if len(parts) == 1:
         return parts[0]
     return FilledNodes(
-        kinds=np.concatenate([one.kinds for one in parts]),
-        filled=np.concatenate([one.filled for one in parts]),
-        value=np.concatenate([one.value for one in parts]),
-        score=np.concatenate([one.score for one in parts]),
+        kinds=np.concatenate([part.kinds for part in parts]),
+        filled=np.concatenate([part.filled for part in parts]),
+        value=np.concatenate([part.value for part in parts]),
+        score=np.concatenate([part.score for part in parts]),
     )
 
 

@@ -7,6 +7,11 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 CHUNK = 64
+"""How many kinds are compared with all others at once; more take memory, fewer take time."""
+
+LEAST_PRICE, LEAST_SIZE = 1e-12, 1e-9
+"""Stand for a price (in $/h) and a size of nothing, where logarithms of them are taken."""
+
 MOST_KINDS = 40
 """How many kinds that differ only in size and price are looked at before a ladder of
 prices is enough. A packed node is bought as the cheapest type that holds its pods,
@@ -54,12 +59,12 @@ def pareto_front(ordered: Indices, merit: Matrix) -> Indices:
     return kept
 
 
-def _no_better(one: Matrix, other: Matrix) -> Mask:
-    """Mark, one × other, where the other is at least as good in every merit."""
-    found = np.ones((len(one), len(other)), dtype=np.bool_)
-    for merit in range(one.shape[1]):
-        found &= other[None, :, merit] >= one[:, None, merit]
-    return found
+def _no_better(merits: Matrix, other: Matrix) -> Mask:
+    """Mark, merits × other, where the other is at least as good in every merit."""
+    marked = np.ones((len(merits), len(other)), dtype=np.bool_)
+    for merit in range(merits.shape[1]):
+        marked &= other[None, :, merit] >= merits[:, None, merit]
+    return marked
 
 
 def thinned(ordered: Indices, prices: Vector, room: Matrix, *, limit: int, step: float) -> Indices:
@@ -69,8 +74,8 @@ def thinned(ordered: Indices, prices: Vector, room: Matrix, *, limit: int, step:
     """
     if len(ordered) <= limit:
         return ordered
-    price = np.maximum(prices[ordered], 1e-12)
-    size = np.maximum(room[ordered, :2], 1e-9)
+    price = np.maximum(prices[ordered], LEAST_PRICE)
+    size = np.maximum(room[ordered, :2], LEAST_SIZE)
     shape = np.round(2 * np.log2(size[:, 0] / size[:, 1]))
     rung = np.floor(np.log(price) / np.log(step))
     merit = (size / size.max(axis=0)).sum(axis=1) / price

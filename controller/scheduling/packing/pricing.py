@@ -24,11 +24,20 @@ from controller.scheduling.packing.paretofront import pareto_front, thinned
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 MOST_BUNDLES = 160
+"""Up to how many bundles of classes the program is solved over."""
+
 MANY_CLASSES, SAMPLE = 150, 3
 """From how many classes on nodes are filled from a sample, and how many of a stratum it has."""
 
 MOST_GROUPS = 60
+"""Up to how many groups of which a node takes only so many the program knows of, the scarcest."""
+
 TINY = 1e-9
+"""Up to what value, in $/h, a pod counts as worth nothing."""
+
+NO_ROOM, NO_SHARE = 1e-6, 1e-15
+"""Stand for a room and a share of nothing, on the scale of the largest machine, where they are
+divided by."""
 
 WORTH_ITS_PRICE = 0.98
 """From what share of its price on that a kind is worth to the program it may be opened, bought or
@@ -158,7 +167,7 @@ class PriceModel:
         """
         count = len(self._bundles)
         demand = np.bincount(self._bundle_of, weights=left, minlength=count)
-        prices = self._program.solver(demand.astype(np.float64))
+        prices = self._program.solved(demand.astype(np.float64))
         resource_prices, slot_prices = self._extended_to_all_kinds(prices)
         problem = self._problem
         cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
@@ -197,9 +206,9 @@ class PriceModel:
         # among what is asked for: what the program holds for free today is missed when
         # the rest is packed, and two shapes of equal value are told apart by it.
         asked = self._problem.demand @ self._sizes
-        scarcity = asked / np.maximum(self._room, 1e-6)
-        scarcity /= np.maximum(scarcity.max(axis=1, keepdims=True), 1e-15)
-        share: Matrix = self._problem.prices[:, None] / np.maximum(self._room, 1e-6)
+        scarcity = asked / np.maximum(self._room, NO_ROOM)
+        scarcity /= np.maximum(scarcity.max(axis=1, keepdims=True), NO_SHARE)
+        share: Matrix = self._problem.prices[:, None] / np.maximum(self._room, NO_ROOM)
         even = share / self._room.shape[1] * (self._room > 0)
         bare = resource_prices.sum(axis=1) <= 0
         mixed = resource_prices + (balance * scarcity**2 + OWN_PRICE) * even
@@ -233,7 +242,7 @@ class PriceModel:
 
     def _laddered(self, parts: Sequence[Indices], step: float) -> Indices:
         prices, room = self._problem.prices, self._room
-        kept = [thinned(one, prices, room, limit=0, step=step) for one in parts]
+        kept = [thinned(part, prices, room, limit=0, step=step) for part in parts]
         return np.sort(np.concatenate(kept)).astype(np.int64)
 
     def _largest_served(self) -> Matrix:
@@ -248,7 +257,7 @@ class PriceModel:
         allowed = np.packbits(self._problem.allowed[:, self._kinds], axis=1)
         members = self._members.T.astype(np.int64)
         total = self._sizes.sum(axis=1, keepdims=True)
-        shares = self._sizes / np.maximum(total, 1e-15)
+        shares = self._sizes / np.maximum(total, NO_SHARE)
         for step in BUNDLE_STEPS:
             shape = np.round(shares / step).astype(np.int64)
             keys = np.concatenate([allowed, members, shape], axis=1)
@@ -289,7 +298,7 @@ class PriceModel:
         problem = self._problem
         worth = self._room @ prices.resource_prices.T  # kinds × program's kinds
         cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × program's kinds
-        found = extended(
+        extension = extended(
             priced=self._kinds,
             worth=worth + self._limits @ prices.slot_prices,
             budget=problem.prices + problem.consumption @ prices.limit_prices,
@@ -299,8 +308,8 @@ class PriceModel:
             negligible=TINY,
         )
         return (
-            prices.resource_prices[found.place] * found.factor[:, None],
-            prices.slot_prices[:, found.place] * found.factor,
+            prices.resource_prices[extension.place] * extension.factor[:, None],
+            prices.slot_prices[:, extension.place] * extension.factor,
         )
 
 

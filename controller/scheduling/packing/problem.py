@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 SLACK = 1e-9
+"""By how much sums of floats may be off where they are compared: of amounts in thousandths of
+their units, and of prices in $/h. Nothing is asked for, or sold, in so little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,10 +83,10 @@ def _most(
 def _repelled(pending: PendingGroup, host: PodGroup) -> bool:
     """Whether a rule about sharing a node keeps the two apart."""
     for part in host.everyone:
-        for one, other in ((pending, part.pending), (part.pending, pending)):
+        for owner, other in ((pending, part.pending), (part.pending, pending)):
             if any(
                 group.per_node and group in other.counted and group.kind.name == "ANTI_AFFINITY"
-                for group in one.owned
+                for group in owner.owned
             ):
                 return True
     return False

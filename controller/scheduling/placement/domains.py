@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask
 from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.groups import Eligibility, PendingGroup
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import (
+    Tallies,
+    TopologyGroup,
+    TopologyKind,
+    TopologyTally,
+)
 from controller.scheduling.topology.spread import DomainOption, Rules
 
 
 class Domains:
     """The domains of nodes that exist and of those that can be made."""
 
-    def __init__(self, nodes: ExistingNodes, launch_options: LaunchOptions) -> None:
+    def __init__(
+        self, nodes: ExistingNodes, launch_options: LaunchOptions, tallies: Tallies
+    ) -> None:
         """Any domain may be opened that anybody could open."""
-        self._nodes, self._launch_options = nodes, launch_options
+        self._nodes, self._launch_options, self._tallies = nodes, launch_options, tallies
         self._opening: Mask | None = None
         self._rules: dict[Eligibility, Rules] = {}
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
@@ -44,17 +53,28 @@ class Domains:
         return known
 
     def _read_rules(self, eligibility: Eligibility) -> Rules:
-        counting = tuple(one for one in eligibility.counted if not one.per_node)
-        shunned = tuple(
-            one for one in counting if one.kind is TopologyKind.ANTI_AFFINITY and one.hard
-        )
+        counting = [group for group in eligibility.counted if not group.per_node]
+        hard = [group for group in counting if group.hard]
         owned = tuple(
-            (group, group in eligibility.counted, self._universe(eligibility, group))
+            (
+                self._tallies[group.index],
+                group in eligibility.counted,
+                self._universe(eligibility, group),
+            )
             for group in eligibility.owned
             if not group.per_node
         )
-        targets = tuple(one for one in counting if one.kind is TopologyKind.AFFINITY and one.hard)
-        return Rules(owned=owned, counting=counting, shunned=shunned, sought=targets)
+        return Rules(
+            owned=owned,
+            counting=self._tallied(counting),
+            shunned=self._tallied(
+                group for group in hard if group.kind is TopologyKind.ANTI_AFFINITY
+            ),
+            sought=self._tallied(group for group in hard if group.kind is TopologyKind.AFFINITY),
+        )
+
+    def _tallied(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
+        return tuple(self._tallies[group.index] for group in groups)
 
     def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:
         """Return the domains whose counts a spread compares: of nodes that exist, and of
@@ -74,15 +94,15 @@ class Domains:
         """Return the combinations of domains open to pending pods; variants and nodes of each."""
         where = self._whereabouts(keys)
         combinations = set(self._launch_options.combinations(pending.eligible, keys))
-        for one, spare in zip(where, room.tolist(), strict=True):
-            named = tuple(domain for domain in one if domain is not None)
+        for place, spare in zip(where, room.tolist(), strict=True):
+            named = tuple(domain for domain in place if domain is not None)
             if spare and len(named) == len(keys):
                 combinations.add(named)
         options, masks, members = [], [], []
         for combination in sorted(combinations):
             pins = tuple(zip(keys, combination, strict=True))
             mask = self._launch_options.pinned(pending.eligible, pins)
-            inside = np.array([one == combination for one in where], dtype=np.bool_)
+            inside = np.array([place == combination for place in where], dtype=np.bool_)
             price = self._launch_options.unit_price(mask, pending.size)
             spare = int(np.minimum(room[inside], pending.number).sum()) if where else 0
             options.append(DomainOption(pins, spare, np.isfinite(price), price))
@@ -94,6 +114,6 @@ class Domains:
         """Return the domains in which each node that exists lies."""
         known = self._where.get(keys)
         if known is None:
-            found = zip(*(self._nodes.domains(key) for key in keys), strict=True)
-            known = self._where[keys] = list(found)
+            places = zip(*(self._nodes.domains(key) for key in keys), strict=True)
+            known = self._where[keys] = list(places)
         return known

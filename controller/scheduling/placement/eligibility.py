@@ -10,20 +10,21 @@ import numpy as np
 from controller.apis.taints import Toleration
 from controller.constraints.requirements import Requirements, agreement, conjunction
 from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated
-from controller.scheduling.arrays import Mask, Vector
+from controller.scheduling.arrays import Mask
 from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
-from controller.scheduling.dra.dynamicresources import DynamicResources
+from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, topology_groups_of
 from controller.scheduling.pods.preferences import PodConstraints
+from controller.scheduling.resourceaxis import ResourceAxis
 from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 
 
 class EligibilityReader:
-    """Reads constraints; `names` are the solve's resources. Equal ones are read once."""
+    """Reads constraints. Equal ones are read once."""
 
     def __init__(
         self,
@@ -32,16 +33,15 @@ class EligibilityReader:
         variants: Variants,
         nodes: ExistingNodes,
         groups: TopologyGroups,
-        devices: DynamicResources,
+        devices: DeviceAllocator,
         launch_options: LaunchOptions,
-        names: Sequence[str],
+        axis: ResourceAxis,
     ) -> None:
         """Nothing has been read yet."""
         self._catalog, self._variants, self._nodes = catalog, variants, nodes
         self._groups, self._devices = groups, devices
-        self._launch_options, self._names = launch_options, names
-        weight_of_pool = np.array([pool.weight for pool in catalog.pools], dtype=np.int64)
-        self.weight_of_variant = weight_of_pool[variants.pool_of_variant]
+        self._launch_options, self._axis = launch_options, axis
+        self._weight_of_variant = variants.weight_of_variant
         self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
         self._selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = {}
         self._eligibilities: dict[int, Eligibility] = {}
@@ -60,7 +60,7 @@ class EligibilityReader:
             eligibility=eligibility,
             keys=list(keys),
             owned=eligibility.owned,
-            size=size_of(pod_class, self._names),
+            size=self._axis.vector(pod_class.requests),
             eligible=np.zeros_like(eligibility.eligible),
             tiers=(),
         )
@@ -73,7 +73,7 @@ class EligibilityReader:
         if not pending.tiers:
             return False
         tier, *rest = pending.tiers
-        pending.eligible = pending.eligibility.eligible & (self.weight_of_variant == tier)
+        pending.eligible = pending.eligibility.eligible & (self._weight_of_variant == tier)
         pending.tiers = tuple(rest)
         return True
 
@@ -91,12 +91,14 @@ class EligibilityReader:
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
         liked = self._variants.meeting(constraints.liked)
         alternatives = new_node_alternatives(pod_class, constraints, self._devices)
-        variants_by_alternative = tuple(self._variants.meeting(one) & liked for one in alternatives)
+        variants_by_alternative = tuple(
+            self._variants.meeting(alternative) & liked for alternative in alternatives
+        )
         eligible = self._meeting_any(variants_by_alternative)
         own_eligible = eligible
         if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
             own_eligible = self._meeting_any(
-                [self._variants.meeting(one) & liked for one in constraints.strict]
+                [self._variants.meeting(alternative) & liked for alternative in constraints.strict]
             )
         hardened = (*constraints.tolerations, TOLERATE_PREFERENCES)
         # What devices there are on nodes that exist is another matter.
@@ -105,8 +107,10 @@ class EligibilityReader:
             if pod_class.device_requests is None
             else alternatives_of(pod_class, constraints)
         )
-        wanted = [agreement(one, constraints.liked) for one in reached]
-        nodes = self._nodes.meeting([one for one in wanted if one is not None])
+        wanted = [agreement(alternative, constraints.liked) for alternative in reached]
+        nodes = self._nodes.meeting(
+            [alternative for alternative in wanted if alternative is not None]
+        )
         nodes &= self._nodes.tolerated(hardened)
         return Eligibility(
             constraints=constraints,
@@ -137,13 +141,13 @@ class EligibilityReader:
         key = (pod_class.namespace, tuple(sorted(pod_class.labels.items())))
         known = self._selecting.get(key)
         if known is None:
-            found = self._groups.selecting(pod_class.namespace, pod_class.labels)
-            known = self._selecting[key] = tuple(self._groups.all[index] for index in found)
+            selecting = self._groups.selecting(pod_class.namespace, pod_class.labels)
+            known = self._selecting[key] = tuple(self._groups.all[index] for index in selecting)
         return known
 
 
 def new_node_alternatives(
-    pod_class: PodClass, constraints: PodConstraints, devices: DynamicResources
+    pod_class: PodClass, constraints: PodConstraints, devices: DeviceAllocator
 ) -> tuple[Requirements, ...]:
     """Return the alternatives of a new node: where it may be, and with which devices."""
     alternatives = alternatives_of(pod_class, constraints)
@@ -160,12 +164,7 @@ def alternatives_of(pod_class: PodClass, constraints: PodConstraints) -> tuple[R
     if pod_class.volumes.alternatives == ({},):
         return constraints.strict
     return tuple(
-        conjunction(one, reach)
-        for one in constraints.strict
+        conjunction(alternative, reach)
+        for alternative in constraints.strict
         for reach in pod_class.volumes.alternatives
     )
-
-
-def size_of(pod_class: PodClass, names: Sequence[str]) -> Vector:
-    """Return what a pod of the class asks for, along resource names."""
-    return np.array([pod_class.requests.get(name, 0) for name in names], dtype=np.float64)

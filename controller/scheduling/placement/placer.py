@@ -12,15 +12,20 @@ from controller.scheduling.arrays import Indices, Mask, Matrix
 from controller.scheduling.catalog.launchoptions import LaunchOptions
 from controller.scheduling.catalog.limits import LimitHeadroom
 from controller.scheduling.catalog.variants import Variants
-from controller.scheduling.dra.dynamicresources import DynamicResources
+from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.nodes.attachments import Attachments
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
 from controller.scheduling.placement.colocation import colocate
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind, domain_of
-from controller.scheduling.topology.spread import Pins, Rules, assign, is_misplaced, record
+from controller.scheduling.topology.groups import (
+    Tallies,
+    TopologyGroup,
+    TopologyKind,
+    domain_of,
+)
+from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced, record
 
 NEW_NODE = "a new node"
 """The domain under which a company that starts on a new node is counted."""
@@ -40,13 +45,15 @@ class Placer:
         nodes: ExistingNodes,
         occupancy: ExistingOccupancy,
         attachments: Attachments,
-        devices: DynamicResources,
+        devices: DeviceAllocator,
         domains: Domains,
         launch_options: LaunchOptions,
         variants: Variants,
         room: Matrix,
+        tallies: Tallies,
     ) -> None:
         """Nothing is placed yet; `room` is kinds × the solve's resources."""
+        self._tallies = tallies
         self._headroom, self._nodes, self._occupancy = headroom, nodes, occupancy
         self._attachments, self._devices = attachments, devices
         self._domains = domains
@@ -68,9 +75,9 @@ class Placer:
         held: list[PendingGroup] = []
         compete = bool(len(self._headroom.left))
         for pending in sorted(
-            waiting, key=lambda one: (one.is_room, one.follows, one.pod_class.index)
+            waiting, key=lambda pending: (pending.is_room, pending.follows, pending.pod_class.index)
         ):
-            if any(one.precedes(pending, compete=compete) for one in failed):
+            if any(before.precedes(pending, compete=compete) for before in failed):
                 held.append(pending)
             else:
                 self._place(pending, pod_groups, failed)
@@ -109,11 +116,19 @@ class Placer:
         if not pending.number:
             return
         sought = [
-            one for one in pending.owned if one.per_node and one.kind is TopologyKind.AFFINITY
+            group
+            for group in pending.owned
+            if group.per_node and group.kind is TopologyKind.AFFINITY
         ]
         colocate(pending, pod_groups, sought, self._room, self._variants)
-        alone = all(group in pending.counted and not group.total for group in sought)
-        hosts = [one for one in pod_groups if all(group in one.pending.counted for group in sought)]
+        alone = all(
+            group in pending.counted and not self._tallies[group.index].total for group in sought
+        )
+        hosts = [
+            pod_group
+            for pod_group in pod_groups
+            if all(group in pod_group.pending.counted for group in sought)
+        ]
         if not pending.number or not alone or hosts:
             return
         self._start_company(pending, rules, pod_groups, sought)
@@ -125,7 +140,9 @@ class Placer:
         pod_groups: list[PodGroup],
         sought: Sequence[TopologyGroup],
     ) -> None:
-        alone = replace(pending, owned=tuple(one for one in pending.owned if one not in sought))
+        alone = replace(
+            pending, owned=tuple(group for group in pending.owned if group not in sought)
+        )
         room = self._occupancy.room(alone, self._nodes.holds(pending.size))
         together = self._most_together(pending)
         if len(room) and room.max() >= min(together, pending.number) > 0:
@@ -137,7 +154,7 @@ class Placer:
                 PodGroup(pending, (), pending.take(count), pending.eligible, unit=count)
             )
             for group in sought:
-                group.counts[NEW_NODE] += count
+                self._tallies[group.index].counts[NEW_NODE] += count
 
     def _most_together(self, pending: PendingGroup) -> int:
         """Return how many of these pods one new node can hold, by size and by rules."""
@@ -194,7 +211,8 @@ class Placer:
             self._occupancy.put(pending, index, count)
             left -= count
             if rules is not None:
-                where = ((one.key, domain_of(node, one.key)) for one in rules.counting)
+                counting = (tally.group.key for tally in rules.counting)
+                where = ((key, domain_of(node, key)) for key in counting)
                 known = {key: domain for key, domain in where if domain is not None}
                 record(rules, tuple(sorted(known.items())), count)
             if pins:
@@ -206,17 +224,12 @@ class Placer:
         record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
         for group in pod_group.pending.owned:
             if pod_group.unit > 1 and group.per_node and group.kind is TopologyKind.AFFINITY:
-                group.counts[NEW_NODE] -= len(keys)
+                self._tallies[group.index].counts[NEW_NODE] -= len(keys)
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
         """Return how many of these pods must go for the others to be where they may."""
-        rules, count = self._domains.rules(pod_group.pending), 0
-        while count < len(keys) and is_misplaced(pod_group.pins, rules):
-            record(rules, pod_group.pins, -1)
-            count += 1
-        record(rules, pod_group.pins, count)
-        return count
+        return misplaced(pod_group.pins, self._domains.rules(pod_group.pending), len(keys))
 
     def off_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
         """Take the last so many pods of a pod group off the node that it filled."""

@@ -60,7 +60,7 @@ def pod_classes(pods: Sequence[Pod]) -> list[PodClass]:
             rows[key] = [pod]
         else:
             row.append(pod)
-    found = []
+    classes = []
     # Many pod classes ask for the same, and quantities take their time to read.
     asked: dict[bytes, tuple[Resources, str]] = {}
     for row in rows.values():
@@ -68,11 +68,13 @@ def pod_classes(pods: Sequence[Pod]) -> list[PodClass]:
         asking = encode(_asking(row[0]))
         if asking not in asked:
             asked[asking] = _requests(row[0])
-        found.append(_pod_class(row, ports, encode(_placement_key(row[0], ports)), *asked[asking]))
-    found.sort(key=_order)
-    for index, pod_class in enumerate(found):
+        classes.append(
+            _pod_class(row, ports, encode(_placement_key(row[0], ports)), *asked[asking])
+        )
+    classes.sort(key=_order)
+    for index, pod_class in enumerate(classes):
         pod_class.index = index
-    return found
+    return classes
 
 
 def _resized(pod: Pod) -> Mapping[str, Resources] | None:

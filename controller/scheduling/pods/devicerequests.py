@@ -51,13 +51,13 @@ def reach_of(selector: NodeSelector) -> Reach:
     terms = selector.node_selector_terms
     if not terms:
         return EVERYWHERE
-    named = [v for one in terms[0].match_fields if one.key == _NODE_NAME for v in one.values]
+    named = [v for term in terms[0].match_fields if term.key == _NODE_NAME for v in term.values]
     met = requirements.read(terms[0].match_expressions)
     return Reach(named[0] if named else "", tuple(sorted(met.items())))
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSelector:
+class CompiledSelector:
     """A condition on devices, and where it stands: `class gpu` or `request gpu`."""
 
     where: str
@@ -73,7 +73,7 @@ class RequestAlternative:
 
     name: str
     class_name: str
-    selectors: tuple[DeviceSelector, ...]
+    selectors: tuple[CompiledSelector, ...]
     count: int
     admin: bool
     tolerations: tuple[Toleration, ...]
@@ -83,20 +83,24 @@ class RequestAlternative:
     @property
     def kind(self) -> tuple[object, ...]:
         """What tells the devices apart that it accepts: its conditions and tolerations."""
-        texts = (one.condition.text for one in self.selectors)
+        texts = (selector.condition.text for selector in self.selectors)
         return (self.class_name, *texts, *self.tolerations)
 
     def __str__(self) -> str:
         """The alternative in words."""
         amount = f"{self.count} devices" if self.count > 1 else "device"
-        own = [one.condition.text for one in self.selectors if one.where.startswith("request")]
+        own = [
+            selector.condition.text
+            for selector in self.selectors
+            if selector.where.startswith("request")
+        ]
         return f"{amount} of class {self.class_name}" + (
             f" where {' && '.join(own)}" if own else ""
         )
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceConstraint:
+class AttributeConstraint:
     """Devices of some requests (all, if none is named) must share an attribute, or never."""
 
     attribute: str
@@ -114,7 +118,7 @@ class ClaimRequests:
     """What a claim asks for: per request its alternatives, the best first."""
 
     requests: tuple[tuple[RequestAlternative, ...], ...]
-    constraints: tuple[DeviceConstraint, ...]
+    constraints: tuple[AttributeConstraint, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -142,33 +146,33 @@ def read_claim(
 
     """
     requests: list[tuple[RequestAlternative, ...]] = []
-    for one in spec.devices.requests:
-        if one.exactly is not None:
-            requests.append((_alternative(one.name, one.exactly, classes),))
-        elif one.first_available:
+    for request in spec.devices.requests:
+        if request.exactly is not None:
+            requests.append((_alternative(request.name, request.exactly, classes),))
+        elif request.first_available:
             requests.append(
                 tuple(
-                    _alternative(f"{one.name}/{sub.name}", sub, classes)
-                    for sub in one.first_available
+                    _alternative(f"{request.name}/{sub.name}", sub, classes)
+                    for sub in request.first_available
                 )
             )
         else:
-            raise AllocationError(f"request {one.name} is of a kind that is not known here")
+            raise AllocationError(f"request {request.name} is of a kind that is not known here")
     constraints = []
     for rule in spec.devices.constraints:
         attribute = rule.match_attribute or rule.distinct_attribute
         if attribute is None:
             raise AllocationError("a constraint is of a kind that is not known here")
         named = frozenset(rule.requests)
-        constraints.append(DeviceConstraint(attribute, named, rule.match_attribute is None))
+        constraints.append(AttributeConstraint(attribute, named, rule.match_attribute is None))
     return ClaimRequests(tuple(requests), tuple(constraints))
 
 
 def _alternative(
     name: str, request: wire.DeviceRequest, classes: Mapping[str, wire.DeviceClass]
 ) -> RequestAlternative:
-    found = classes.get(request.device_class_name)
-    if found is None:
+    device_class = classes.get(request.device_class_name)
+    if device_class is None:
         raise AllocationError(
             f"device class {request.device_class_name} of request {name} does not exist"
         )
@@ -181,7 +185,7 @@ def _alternative(
         name=name,
         class_name=request.device_class_name,
         selectors=(
-            *_selectors(found.spec.selectors, f"class {request.device_class_name}"),
+            *_selectors(device_class.spec.selectors, f"class {request.device_class_name}"),
             *_selectors(request.selectors, f"request {name}"),
         ),
         count=0 if request.allocation_mode == ALL else max(request.count, 1),
@@ -191,13 +195,13 @@ def _alternative(
     )
 
 
-def _selectors(selectors: Sequence[wire.DeviceSelector], where: str) -> list[DeviceSelector]:
-    found = []
-    for one in selectors:
-        if one.cel is None:
+def _selectors(selectors: Sequence[wire.DeviceSelector], where: str) -> list[CompiledSelector]:
+    read = []
+    for selector in selectors:
+        if selector.cel is None:
             raise AllocationError(f"a selector of {where} is of a kind that is not known here")
         try:
-            found.append(DeviceSelector(where, expression(one.cel.expression)))
+            read.append(CompiledSelector(where, expression(selector.cel.expression)))
         except CelError as exc:
             raise AllocationError(f"a selector of {where} is malformed: {exc}") from exc
-    return found
+    return read

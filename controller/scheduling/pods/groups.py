@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -74,13 +74,14 @@ class PendingGroup:
     def follows(self) -> bool:
         """Whether the pods look for others than themselves, which should be placed first."""
         return any(
-            one.kind is TopologyKind.AFFINITY and one not in self.counted for one in self.owned
+            group.kind is TopologyKind.AFFINITY and group not in self.counted
+            for group in self.owned
         )
 
     @property
     def wants_company(self) -> bool:
         """Whether the pods must share a node with certain others."""
-        return any(one.per_node and one.kind is TopologyKind.AFFINITY for one in self.owned)
+        return any(group.per_node and group.kind is TopologyKind.AFFINITY for group in self.owned)
 
     @property
     def is_room(self) -> bool:
@@ -143,11 +144,6 @@ class PodGroup:
         """This group, and those that go with it."""
         return [self, *(companion for companion, _ in self.colocated)]
 
-    def copy(self) -> PodGroup:
-        """Return a group of the same pods, to be taken from apart."""
-        colocated = [(companion.copy(), count) for companion, count in self.colocated]
-        return replace(self, keys=list(self.keys), colocated=colocated)
-
     def take(self, units: int) -> list[tuple[PodGroup, list[str]]]:
         """Remove the first units; return who they are, group by group."""
         taken = []
@@ -162,7 +158,7 @@ def topology_groups_of(
     pod_class: PodClass, constraints: PodConstraints, groups: TopologyGroups
 ) -> tuple[TopologyGroup, ...]:
     """Return the groups that these pods state, each once."""
-    found: dict[int, TopologyGroup] = {}
+    groups_by_index: dict[int, TopologyGroup] = {}
     for constraint in constraints.binding_spreads:
         group = groups.spread(
             constraint,
@@ -172,7 +168,7 @@ def topology_groups_of(
             tolerations=tuple(pod_class.spec.tolerations),
         )
         group.hard |= constraint in constraints.spreads
-        found[group.index] = group
+        groups_by_index[group.index] = group
     for kind, terms, required in (
         (TopologyKind.AFFINITY, constraints.binding_affinities, constraints.affinities),
         (
@@ -186,5 +182,5 @@ def topology_groups_of(
                 term, kind=kind, namespace=pod_class.namespace, own_labels=pod_class.labels
             )
             group.hard |= place < len(required)
-            found[group.index] = group
-    return tuple(found[index] for index in sorted(found))
+            groups_by_index[group.index] = group
+    return tuple(groups_by_index[index] for index in sorted(groups_by_index))

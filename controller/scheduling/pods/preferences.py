@@ -58,18 +58,18 @@ class PodConstraints:
         if not self.preferred_nodes:
             return self.strict
         liked = self.liked
-        return tuple(requirements.conjunction(one, liked) for one in self.strict)
+        return tuple(requirements.conjunction(alternative, liked) for alternative in self.strict)
 
     @property
     def binding_affinities(self) -> tuple[PodAffinityTerm, ...]:
         """Required terms, and those preferred that have not been given up."""
-        liked = tuple(one.pod_affinity_term for one in self.preferred_affinities)
+        liked = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
         return self.affinities + liked
 
     @property
     def binding_anti_affinities(self) -> tuple[PodAffinityTerm, ...]:
         """Required terms, and those preferred that have not been given up."""
-        liked = tuple(one.pod_affinity_term for one in self.preferred_anti_affinities)
+        liked = tuple(weighted.pod_affinity_term for weighted in self.preferred_anti_affinities)
         return self.anti_affinities + liked
 
     @property
@@ -97,7 +97,9 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
     far = affinity.pod_anti_affinity if affinity is not None else None
     nodes = affinity.node_affinity if affinity is not None else None
     hard = tuple(
-        one for one in spec.topology_spread_constraints if one.when_unsatisfiable != SCHEDULE_ANYWAY
+        constraint
+        for constraint in spec.topology_spread_constraints
+        if constraint.when_unsatisfiable != SCHEDULE_ANYWAY
     )
     tolerations = tuple(spec.tolerations)
     constraints = PodConstraints(
@@ -115,47 +117,61 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
         preferred_affinities=_heaviest_first_terms(near.preferred if near is not None else ()),
         preferred_anti_affinities=_heaviest_first_terms(far.preferred if far is not None else ()),
         anyway=tuple(
-            one
-            for one in spec.topology_spread_constraints
-            if one.when_unsatisfiable == SCHEDULE_ANYWAY
+            constraint
+            for constraint in spec.topology_spread_constraints
+            if constraint.when_unsatisfiable == SCHEDULE_ANYWAY
         ),
     )
 
 
-def relaxed(constraints: PodConstraints) -> PodConstraints | None:
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """Weaker constraints, and what was given up for them, in words."""
+
+    constraints: PodConstraints
+    given_up: str
+
+
+def relaxed(constraints: PodConstraints) -> Relaxed | None:
     """Give up one thing, in Karpenter's order; None when nothing is left to give up.
 
     Alternatives of required affinity are weighed together from the start, so there
     is none to drop.
     """
-    if constraints.preferred_affinities:
-        return replace(constraints, preferred_affinities=constraints.preferred_affinities[1:])
-    if constraints.preferred_anti_affinities:
-        return replace(
-            constraints, preferred_anti_affinities=constraints.preferred_anti_affinities[1:]
+    if near := constraints.preferred_affinities:
+        return Relaxed(
+            replace(constraints, preferred_affinities=near[1:]), "a preferred pod affinity"
         )
-    if constraints.preferred_nodes:
-        return replace(constraints, preferred_nodes=constraints.preferred_nodes[1:])
-    if constraints.anyway:
-        return replace(constraints, anyway=constraints.anyway[1:])
+    if far := constraints.preferred_anti_affinities:
+        return Relaxed(
+            replace(constraints, preferred_anti_affinities=far[1:]),
+            "a preferred pod anti-affinity",
+        )
+    if nodes := constraints.preferred_nodes:
+        return Relaxed(replace(constraints, preferred_nodes=nodes[1:]), "a preferred node affinity")
+    if anyway := constraints.anyway:
+        return Relaxed(replace(constraints, anyway=anyway[1:]), f"a {SCHEDULE_ANYWAY} spread")
     if constraints.avoids_soft_taints:
-        return replace(constraints, tolerations=(*constraints.tolerations, TOLERATE_PREFERENCES))
+        tolerations = (*constraints.tolerations, TOLERATE_PREFERENCES)
+        return Relaxed(
+            replace(constraints, tolerations=tolerations), "nodes without PreferNoSchedule taints"
+        )
     return None
 
 
 def required(constraints: PodConstraints) -> PodConstraints:
     """Return the constraints of which nothing is left to give up."""
     weaker = relaxed(constraints)
-    return constraints if weaker is None else required(weaker)
+    return constraints if weaker is None else required(weaker.constraints)
 
 
 def _heaviest_first(
     terms: Sequence[PreferredSchedulingTerm],
 ) -> tuple[PreferredSchedulingTerm, ...]:
-    return tuple(sorted(terms, key=lambda one: -one.weight))
+    return tuple(sorted(terms, key=lambda weighted: -weighted.weight))
 
 
 def _heaviest_first_terms(
     terms: Sequence[WeightedPodAffinityTerm],
 ) -> tuple[WeightedPodAffinityTerm, ...]:
-    return tuple(sorted(terms, key=lambda one: -one.weight))
+    return tuple(sorted(terms, key=lambda weighted: -weighted.weight))

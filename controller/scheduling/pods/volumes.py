@@ -57,11 +57,13 @@ class VolumeIndex:
     def __init__(self, snapshot: Snapshot) -> None:
         """Index the snapshot."""
         self._claims = {
-            (one.metadata.namespace, one.metadata.name): one
-            for one in snapshot.persistent_volume_claims
+            (claim.metadata.namespace, claim.metadata.name): claim
+            for claim in snapshot.persistent_volume_claims
         }
-        self._volumes = {one.metadata.name: one for one in snapshot.persistent_volumes}
-        self._classes = {one.metadata.name: one for one in snapshot.storage_classes}
+        self._volumes = {volume.metadata.name: volume for volume in snapshot.persistent_volumes}
+        self._classes = {
+            storage_class.metadata.name: storage_class for storage_class in snapshot.storage_classes
+        }
 
     def of(self, namespace: str, spec: PodSpec) -> Volumes:
         """Read a pod's volumes.
@@ -89,7 +91,11 @@ class VolumeIndex:
         if not per_volume:
             return NO_VOLUMES
         crossed = [requirements.conjunction(*parts) for parts in product(*per_volume)]
-        possible = [one for one in crossed if not any(values.is_empty for values in one.values())]
+        possible = [
+            alternative
+            for alternative in crossed
+            if not any(values.is_empty for values in alternative.values())
+        ]
         return Volumes(
             tuple(possible or crossed), tuple(sorted(named)), tuple(sorted(born.items()))
         )
@@ -144,16 +150,16 @@ class VolumeIndex:
     ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
         if not spec.storage_class_name:
             raise VolumeError(f"{what} is unbound and has no storage class")
-        found = self._classes.get(spec.storage_class_name)
-        if found is None:
+        storage_class = self._classes.get(spec.storage_class_name)
+        if storage_class is None:
             raise VolumeError(f"storage class {spec.storage_class_name} of {what} does not exist")
-        if found.volume_binding_mode == "Immediate":
+        if storage_class.volume_binding_mode == "Immediate":
             raise VolumeError(f"{what} waits to be bound at once by {spec.storage_class_name}")
         terms = tuple(
             requirements.read([part.requirement for part in term.match_label_expressions])
-            for term in found.allowed_topologies
+            for term in storage_class.allowed_topologies
         )
-        return terms or ({},), _IN_TREE.get(found.provisioner, found.provisioner)
+        return terms or ({},), _IN_TREE.get(storage_class.provisioner, storage_class.provisioner)
 
 
 def _reachable(volume: PersistentVolume) -> tuple[dict[str, ValueSet], ...]:
@@ -172,9 +178,9 @@ def _expressions(term: NodeSelectorTerm, *, without_hostname: bool) -> list[Requ
     # A volume on a node's own disk names the node, which may be on its way out: the pod
     # may need a new node for it all the same.
     return [
-        one
-        for one in term.match_expressions
-        if not (without_hostname and one.key == labels.HOSTNAME)
+        expression
+        for expression in term.match_expressions
+        if not (without_hostname and expression.key == labels.HOSTNAME)
     ]
 
 

@@ -1,14 +1,14 @@
 """Topology groups: which pods are counted, over which domains.
 
-A group is one rule shared by all pods that state it the same way. It counts the
-pods it selects per domain (value of its key), those that run and those placed in
-this solve.
+A group is one rule shared by all pods that state it the same way. Its tally counts the
+pods it selects per domain (value of its key): those that run and, in a solve's own copy,
+those placed in that solve.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,17 +46,21 @@ class NodeFilter:
         """Whether the node counts for the constraint."""
         own = node.node or node.claim
         if self.tolerations is not None and own is not None:
-            hard = [one for one in own.spec.taints if one.effect != "PreferNoSchedule"]
+            hard = [taint for taint in own.spec.taints if taint.effect != "PreferNoSchedule"]
             if untolerated(hard, self.tolerations) is not None:
                 return False
         return self.alternatives is None or any(
-            requirements.met_by_labels(one, node.labels) for one in self.alternatives
+            requirements.met_by_labels(alternative, node.labels)
+            for alternative in self.alternatives
         )
+
+
+EVERY_NODE = NodeFilter(None, None)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TopologyGroup:
-    """One rule and its counts per domain; `owners` counts the pods that state it.
+    """One rule, as it is once all pods are read; `index` is its place among all.
 
     `hard` when some pod requires it, rather than prefers it; `universe` are the domains
     of the nodes that exist.
@@ -70,9 +74,7 @@ class TopologyGroup:
     max_skew: int = 1
     min_domains: int = 0
     hard: bool = False
-    node_filter: NodeFilter = field(default_factory=lambda: NodeFilter(None, None))
-    counts: Counter[str] = field(default_factory=Counter)
-    owners: Counter[str] = field(default_factory=Counter)
+    node_filter: NodeFilter = EVERY_NODE
     universe: set[str] = field(default_factory=set)
 
     @property
@@ -80,18 +82,14 @@ class TopologyGroup:
         """Whether its domains are the nodes themselves."""
         return self.key == labels.HOSTNAME
 
-    @property
-    def total(self) -> int:
-        """How many pods it counts anywhere."""
-        return sum(self.counts.values())
-
     def selects(self, namespace: str, values: Mapping[str, str]) -> bool:
         """Whether it counts a pod of this namespace with these labels."""
         return namespace in self.namespaces and selectors.selects(self.selector, values)
 
-    def admits(self, domain: str, *, own: bool, least: int) -> bool:
-        """Whether one more owner may go to a domain, given the least count anywhere."""
-        count = self.counts[domain]
+    def admits(self, count: int, *, own: bool, least: int) -> bool:
+        """Whether one more owner may go to a domain, given the count there and the least
+        anywhere.
+        """
         if self.kind is TopologyKind.SPREAD:
             return count + own - least <= self.max_skew
         if self.kind is TopologyKind.ANTI_AFFINITY:
@@ -99,14 +97,43 @@ class TopologyGroup:
         return count > 0
 
 
+@dataclass(eq=False, slots=True)
+class TopologyTally:
+    """Who is where: per domain the pods that a group counts, and those that state it, `owners`."""
+
+    group: TopologyGroup
+    counts: Counter[str] = field(default_factory=Counter)
+    owners: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """How many pods the group counts anywhere."""
+        return sum(self.counts.values())
+
+    def copy(self) -> TopologyTally:
+        """Return a tally that can be moved without moving this one."""
+        return TopologyTally(self.group, self.counts.copy(), self.owners.copy())
+
+
+Tallies = Sequence[TopologyTally]
+"""The tally of each group, by its index."""
+
+
 class TopologyGroups:
-    """All groups of a solve, each made once however many pods state it."""
+    """All groups of a solve, each made once however many pods state it, and what running pods
+    come to in each.
+    """
 
     def __init__(self, namespaces: Sequence[Namespace]) -> None:
         """Start without groups; namespaces answer namespace selectors."""
         self.all: list[TopologyGroup] = []
-        self._namespaces = {one.metadata.name: one.metadata.labels for one in namespaces}
+        self.tallies: list[TopologyTally] = []
+        self._namespaces = {
+            namespace.metadata.name: namespace.metadata.labels for namespace in namespaces
+        }
         self._known: dict[tuple[object, ...], TopologyGroup] = {}
+        # By one label that a pod must have to be counted; None for groups that name none.
+        self._by_label: defaultdict[tuple[str, str] | None, list[TopologyGroup]] = defaultdict(list)
 
     def spread(
         self,
@@ -160,12 +187,12 @@ class TopologyGroups:
             selector=selector,
             max_skew=1,
             min_domains=0,
-            node_filter=NodeFilter(None, None),
+            node_filter=EVERY_NODE,
         )
 
     def of_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
         """Add the required anti-affinity of pods that run, and count its owners per domain."""
-        by_name = {one.node.metadata.name: one for one in nodes if one.node is not None}
+        by_name = {node.node.metadata.name: node for node in nodes if node.node is not None}
         for pod in pods:
             affinity = pod.spec.affinity
             if affinity is None or affinity.pod_anti_affinity is None or not is_counted(pod):
@@ -181,11 +208,14 @@ class TopologyGroups:
                 group.hard = True
                 domain = domain_of(node, group.key) if node is not None else None
                 if domain is not None:
-                    group.owners[domain] += 1
+                    self.tallies[group.index].owners[domain] += 1
 
     def selecting(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
         """Return the indices of the groups that count such a pod."""
-        return tuple(one.index for one in self.all if one.selects(namespace, values))
+        likely = [*self._by_label[None]]
+        for label in values.items():
+            likely.extend(self._by_label.get(label, ()))
+        return tuple(sorted(group.index for group in likely if group.selects(namespace, values)))
 
     def _namespaces_of(self, term: PodAffinityTerm, own: str) -> frozenset[str]:
         if not term.namespaces and term.namespace_selector is None:
@@ -235,7 +265,40 @@ class TopologyGroups:
             )
             self._known[identity] = known
             self.all.append(known)
+            self.tallies.append(TopologyTally(known))
+            if selector is not None:
+                label = next(iter(selector.match_labels.items()), None)
+                self._by_label[label].append(known)
         return known
+
+    def count_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
+        """Count the pods that run, and open the domains of the nodes that exist or are coming.
+
+        Finished and leaving pods do not count; pods whose node is unknown neither.
+        """
+        named = {node.node.metadata.name for node in nodes if node.node is not None}
+        placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
+        for pod in pods:
+            if is_counted(pod) and pod.spec.node_name in named:
+                kind = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
+                placed[kind][pod.spec.node_name] += 1
+        everywhere = {
+            key: _domains(nodes, key) for key in sorted({group.key for group in self.all})
+        }
+        where = []
+        for group in self.all:
+            domains = everywhere[group.key]
+            if group.node_filter != EVERY_NODE:
+                admitted = {node.name for node in nodes if group.node_filter.admits(node)}
+                domains = {name: domain for name, domain in domains.items() if name in admitted}
+            group.universe.update(domains.values())
+            where.append(domains)
+        for (namespace, values), there in placed.items():
+            for index in self.selecting(namespace, dict(values)):
+                for name, count in there.items():
+                    domain = where[index].get(name)
+                    if domain is not None:
+                        self.tallies[index].counts[domain] += count
 
 
 def domain_of(node: StateNode, key: str) -> str | None:
@@ -245,32 +308,10 @@ def domain_of(node: StateNode, key: str) -> str | None:
     return node.labels.get(key)
 
 
-def count_running(
-    groups: Iterable[TopologyGroup], pods: Sequence[Pod], nodes: Sequence[StateNode]
-) -> None:
-    """Count the pods that run, and open the domains of the nodes that exist or are coming.
-
-    Finished and leaving pods do not count; pods whose node is unknown neither.
-    """
-    by_name = {node.node.metadata.name: node for node in nodes if node.node is not None}
-    placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
-    for pod in pods:
-        if is_counted(pod) and pod.spec.node_name in by_name:
-            kind = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
-            placed[kind][pod.spec.node_name] += 1
-    for group in groups:
-        admitted = {node.name: node for node in nodes if group.node_filter.admits(node)}
-        for node in admitted.values():
-            domain = domain_of(node, group.key)
-            if domain is not None:
-                group.universe.add(domain)
-        for (namespace, values), where in placed.items():
-            if not group.selects(namespace, dict(values)):
-                continue
-            for name, count in where.items():
-                domain = domain_of(admitted[name], group.key) if name in admitted else None
-                if domain is not None:
-                    group.counts[domain] += count
+def _domains(nodes: Sequence[StateNode], key: str) -> dict[str, str]:
+    """Return where each node lies under a key, those left out that lie nowhere."""
+    pairs = ((node.name, domain_of(node, key)) for node in nodes)
+    return {name: domain for name, domain in pairs if domain is not None}
 
 
 def is_counted(pod: Pod) -> bool:
@@ -293,14 +334,16 @@ def _filter_identity(node_filter: NodeFilter) -> tuple[object, ...]:
         None
         if node_filter.alternatives is None
         else tuple(
-            tuple(sorted(one.items(), key=lambda item: item[0])) for one in node_filter.alternatives
+            tuple(sorted(alternative.items(), key=lambda item: item[0]))
+            for alternative in node_filter.alternatives
         )
     )
     tolerations = (
         None
         if node_filter.tolerations is None
         else tuple(
-            (one.key, one.operator, one.value, one.effect) for one in node_filter.tolerations
+            (toleration.key, toleration.operator, toleration.value, toleration.effect)
+            for toleration in node_filter.tolerations
         )
     )
     return (alternatives, tolerations)

@@ -67,12 +67,12 @@ def _echo(arguments: Mapping[str, Any], region: str) -> Bag:
     }
 
 
-def _exactly_one(found: list[Any], what: str) -> Any:
-    if len(found) != 1:
+def _exactly_one(matching: list[Any], what: str) -> Any:
+    if len(matching) != 1:
         raise ProviderError(
-            f"{len(found)} EC2 {what}s matched: change the search to match exactly one"
+            f"{len(matching)} EC2 {what}s matched: change the search to match exactly one"
         )
-    return found[0]
+    return matching[0]
 
 
 def _describe(session: Session, region: str, operation: str, key: str, **wanted: Any) -> list[Any]:
@@ -85,8 +85,8 @@ def get_subnets(session: Session, arguments: Mapping[str, Any]) -> Bag:
     """`aws.ec2.get_subnets`."""
     region = arguments.get("region") or session.region
     filters = _asked_filters(arguments)
-    found = _describe(session, region, "describe_subnets", "Subnets", Filters=filters)
-    ids = sorted(subnet["SubnetId"] for subnet in found)
+    subnets = _describe(session, region, "describe_subnets", "Subnets", Filters=filters)
+    ids = sorted(subnet["SubnetId"] for subnet in subnets)
     return {**_echo(arguments, region), "id": region, "ids": ids}
 
 
@@ -102,10 +102,10 @@ def get_subnet(session: Session, arguments: Mapping[str, Any]) -> Bag:
         default_for_az=["true"] if arguments.get("defaultForAz") else None,
     )
     ids = _listed(arguments.get("id"))
-    found = _describe(
+    subnets = _describe(
         session, region, "describe_subnets", "Subnets", Filters=filters, SubnetIds=ids
     )
-    subnet = _exactly_one(found, "subnet")
+    subnet = _exactly_one(subnets, "subnet")
     return {
         **_echo(arguments, region),
         "id": subnet["SubnetId"],
@@ -132,16 +132,16 @@ def get_security_groups(session: Session, arguments: Mapping[str, Any]) -> Bag:
     """`aws.ec2.get_security_groups`."""
     region = arguments.get("region") or session.region
     filters = _asked_filters(arguments)
-    found = _describe(
+    groups = _describe(
         session, region, "describe_security_groups", "SecurityGroups", Filters=filters
     )
-    found.sort(key=lambda group: str(group["GroupId"]))
+    groups.sort(key=lambda group: str(group["GroupId"]))
     return {
         **_echo(arguments, region),
         "id": region,
-        "ids": [group["GroupId"] for group in found],
-        "arns": [_security_group_arn(session, region, group) for group in found],
-        "vpcIds": [group.get("VpcId") or "" for group in found],
+        "ids": [group["GroupId"] for group in groups],
+        "arns": [_security_group_arn(session, region, group) for group in groups],
+        "vpcIds": [group.get("VpcId") or "" for group in groups],
     }
 
 
@@ -156,7 +156,7 @@ def get_security_group(session: Session, arguments: Mapping[str, Any]) -> Bag:
     filters = _asked_filters(arguments) + _filters(
         group_name=_listed(arguments.get("name")), vpc_id=_listed(arguments.get("vpcId"))
     )
-    found = _describe(
+    groups = _describe(
         session,
         region,
         "describe_security_groups",
@@ -164,7 +164,7 @@ def get_security_group(session: Session, arguments: Mapping[str, Any]) -> Bag:
         Filters=filters,
         GroupIds=_listed(arguments.get("id")),
     )
-    group = _exactly_one(found, "security group")
+    group = _exactly_one(groups, "security group")
     return {
         **_echo(arguments, region),
         "id": group["GroupId"],
@@ -185,8 +185,8 @@ def get_vpc(session: Session, arguments: Mapping[str, Any]) -> Bag:
         is_default=["true"] if arguments.get("default") else None,
     )
     ids = _listed(arguments.get("id"))
-    found = _describe(session, region, "describe_vpcs", "Vpcs", Filters=filters, VpcIds=ids)
-    vpc = _exactly_one(found, "VPC")
+    vpcs = _describe(session, region, "describe_vpcs", "Vpcs", Filters=filters, VpcIds=ids)
+    vpc = _exactly_one(vpcs, "VPC")
     owner = vpc.get("OwnerId") or ""
     return {
         **_echo(arguments, region),

@@ -344,10 +344,10 @@ class OpenIdConnectProvider(IamResource):
         return str(answer["OpenIDConnectProviderArn"])
 
     def read(self, identity: str, state: Bag) -> Bag | None:
-        found = open_id_connect_provider(self.api, identity)
-        if _without_scheme(state.get("url", "")) == found["url"]:
-            found["url"] = state["url"]  # IAM forgets the scheme that the program wrote
-        return found
+        provider = open_id_connect_provider(self.api, identity)
+        if _without_scheme(state.get("url", "")) == provider["url"]:
+            provider["url"] = state["url"]  # IAM forgets the scheme that the program wrote
+        return provider
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         before, after = set(old.get("clientIdLists") or []), set(new.get("clientIdLists") or [])
@@ -477,7 +477,9 @@ def get_policy_document(session: Session, arguments: Mapping[str, Any]) -> Bag:
     for override_ in arguments.get("overridePolicyDocuments") or []:
         overriding = _statements_of(override_)
         sids = {statement["Sid"] for statement in overriding if statement.get("Sid")}
-        statements = [one for one in statements if one.get("Sid") not in sids] + overriding
+        statements = [
+            statement for statement in statements if statement.get("Sid") not in sids
+        ] + overriding
     document: Bag = {"Version": arguments.get("version") or "2012-10-17", "Statement": statements}
     if arguments.get("policyId"):
         document["Id"] = arguments["policyId"]

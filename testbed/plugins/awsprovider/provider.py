@@ -18,11 +18,11 @@ from testbed.plugins.provider import (
     Checked,
     Created,
     Fault,
-    Found,
     PartialFailureError,
     Proposal,
     Provider,
     ProviderError,
+    ReadResult,
     Work,
 )
 
@@ -116,13 +116,13 @@ class AwsProvider(Provider):
             raise PartialFailureError(identity, outputs, [str(error)]) from error
         return Created(identity, self._outputs(resource, identity, inputs))
 
-    def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+    def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
         resource = self._resource(work.type, inputs or state)
         live = self._live(resource, work.identity, {**inputs, **state})
         if live is None:
             return None
         outputs = _with_all_tags(type(resource), {**_public(state), **live})
-        return Found(work.identity, outputs, _live_inputs(type(resource), inputs, live))
+        return ReadResult(work.identity, outputs, _live_inputs(type(resource), inputs, live))
 
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
         resource = self._resource(work.type, new)

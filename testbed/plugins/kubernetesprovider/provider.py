@@ -31,11 +31,11 @@ from testbed.plugins.provider import (
     Checked,
     Created,
     Fault,
-    Found,
     PartialFailureError,
     Proposal,
     Provider,
     ProviderError,
+    ReadResult,
     Work,
 )
 
@@ -76,7 +76,8 @@ class KubernetesProvider(Provider):
         if path not in ("kubeconfig", "context"):
             return False
         before, after = (
-            read_kubeconfig(one.get("kubeconfig"), one.get("context")) for one in (old, new)
+            read_kubeconfig(settings.get("kubeconfig"), settings.get("context"))
+            for settings in (old, new)
         )
         if before is None or after is None:
             return False
@@ -142,7 +143,10 @@ class KubernetesProvider(Provider):
             return True
         if path == "metadata.namespace":
             # Filled in late for a kind that was unknown before its CRD was there.
-            places = [one["metadata"].get("namespace") or self.api.namespace for one in (old, new)]
+            places = [
+                manifest["metadata"].get("namespace") or self.api.namespace
+                for manifest in (old, new)
+            ]
             return places[0] != places[1]
         return self._is_content(new["kind"], path) or is_immutable(new["kind"], path)
 
@@ -214,7 +218,7 @@ class KubernetesProvider(Provider):
         live = self._wait(work, path, live, new, manager)
         return _outputs(live, new, manager)
 
-    def read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+    def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
         try:
             return self._read(work, state, inputs)
         except UnreachableError:
@@ -222,7 +226,7 @@ class KubernetesProvider(Provider):
                 return None  # an object is gone with its cluster
             raise
 
-    def _read(self, work: Work, state: Bag, inputs: Bag) -> Found | None:
+    def _read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
         namespace, _, name = work.identity.rpartition("/")
         known = inputs or state
         _, group_version, kind = work.type.split(":")
@@ -237,13 +241,13 @@ class KubernetesProvider(Provider):
             return None
         outputs = _outputs(live, inputs, _manager(state))
         if inputs:
-            return Found(work.identity, outputs, _live_part(inputs, {**live, **_text(inputs)}))
+            return ReadResult(work.identity, outputs, _live_part(inputs, {**live, **_text(inputs)}))
         imported = {
             key: value
             for key, value in outputs.items()
             if key != "status" and not key.startswith("__")
         }
-        return Found(work.identity, outputs, imported)
+        return ReadResult(work.identity, outputs, imported)
 
     def delete(self, work: Work, state: Bag) -> None:
         try:
@@ -282,10 +286,10 @@ class KubernetesProvider(Provider):
             raise ProviderError(f"the kubernetes stand-in has no function {function}")
         documents = yaml.safe_load_all(arguments["text"])
         namespace = arguments.get("defaultNamespace")
-        found = [document for document in documents if document]
-        for document in found if namespace else ():
+        manifests = [document for document in documents if document]
+        for document in manifests if namespace else ():
             document.setdefault("metadata", {}).setdefault("namespace", namespace)
-        return {"result": found}
+        return {"result": manifests}
 
     def _is_set(self, setting: str) -> bool:
         from_environment = os.environ.get(FLAGS[setting], "").lower() in ("1", "t", "true")
@@ -333,10 +337,10 @@ class KubernetesProvider(Provider):
             return live
         reasons: list[str] = []
         for _ in self._polls(work.timeout or DEFAULT_SECONDS):
-            found = self.api.get(path)
-            if found is None:
+            read = self.api.get(path)
+            if read is None:
                 raise ProviderError(f"{live['kind']} {_identity(live)} was deleted meanwhile")
-            live, before = found, reasons
+            live, before = read, reasons
             reasons = pending(live, self.api.get)
             if not reasons:
                 if before:
@@ -408,5 +412,5 @@ def _live_part(wanted: Any, live: Any) -> Any:
             if key in live or value in ({}, [], None)
         }
     if isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
-        return [_live_part(one, other) for one, other in zip(wanted, live, strict=True)]
+        return [_live_part(part, other) for part, other in zip(wanted, live, strict=True)]
     return live

@@ -17,15 +17,17 @@ Look = Callable[[str], Bag | None]
 
 def annotation(thing: Mapping[str, Any], name: str) -> str | None:
     """An annotation of the object."""
-    found: str | None = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
-    return found
+    annotated: str | None = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
+    return annotated
 
 
 def pending(thing: Bag, look: Look) -> list[str]:
     """The reasons why the object is not ready yet."""
     wanted = annotation(thing, WAIT_FOR)
     if wanted:
-        return [reason for one in _expressions(wanted) if (reason := _unmet(thing, one))]
+        return [
+            reason for expression in _expressions(wanted) if (reason := _unmet(thing, expression))
+        ]
     kind = f"{thing['apiVersion'].rpartition('/')[0]}/{thing['kind']}"
     if kind == "/Service":
         return _service(thing, look)
@@ -44,8 +46,8 @@ def _unmet(thing: Bag, expression: str) -> str | None:
         met = _has_condition(thing, name, status or "True")
     else:
         path, _, value = rest.strip().removeprefix("{").partition("}")
-        found = _at(thing, path)
-        met = found is not None and (not value or str(found) == value.removeprefix("="))
+        actual = _at(thing, path)
+        met = actual is not None and (not value or str(actual) == value.removeprefix("="))
     return None if met else f"waiting for {expression}"
 
 
@@ -58,8 +60,8 @@ def _at(thing: Any, path: str) -> Any:
 def _condition(thing: Bag, name: str) -> Bag:
     for condition in (thing.get("status") or {}).get("conditions") or []:
         if condition["type"] == name:
-            found: Bag = condition
-            return found
+            held: Bag = condition
+            return held
     return {}
 
 
@@ -141,7 +143,9 @@ def _service(thing: Bag, look: Look) -> list[str]:
         f"?labelSelector=kubernetes.io/service-name%3D{metadata['name']}"
     )
     endpoints = [
-        endpoint for one in (slices or {}).get("items") or [] for endpoint in one["endpoints"] or []
+        endpoint
+        for piece in (slices or {}).get("items") or []
+        for endpoint in piece["endpoints"] or []
     ]
     if any(endpoint.get("conditions", {}).get("ready") is not False for endpoint in endpoints):
         return []

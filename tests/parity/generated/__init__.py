@@ -115,9 +115,9 @@ def world(seed: int) -> World:
         draft.group()
     if "nodePools" not in draft.world:
         draft.pools(pool("default"))
-    for one in draft.world["pods"]:
+    for pod in draft.world["pods"]:
         for key, value in draft.on_every_pod.items():
-            one["spec"].setdefault(key, value)
+            pod["spec"].setdefault(key, value)
     return {**draft.world, "settings": draft.settings}
 
 
@@ -133,5 +133,5 @@ def _chosen(seed: int) -> list[Feature]:
         rare = RARE[(seed - RARE_FROM) % len(RARE)]
         return [rare, *chance.sample(FEATURES, chance.randint(0, 2))]
     first = FEATURES[seed % len(FEATURES)]
-    others = [one for one in FEATURES if one is not first]
+    others = [feature for feature in FEATURES if feature is not first]
     return [first, *chance.sample(others, chance.randint(0, 3))]

@@ -58,8 +58,8 @@ class Draft:
         self._unless_taken("storageClasses", made)
 
     def _unless_taken(self, kind: str, objects: Sequence[Object]) -> None:
-        taken = {one["metadata"]["name"] for one in self.world.get(kind, [])}
-        self.add(kind, *(one for one in objects if one["metadata"]["name"] not in taken))
+        taken = {wire["metadata"]["name"] for wire in self.world.get(kind, [])}
+        self.add(kind, *(wire for wire in objects if wire["metadata"]["name"] not in taken))
 
     def name(self) -> str:
         """Return a name for a new group."""
@@ -88,10 +88,10 @@ class Draft:
         labels = {"app": name} if labels is None else labels
         made = []
         for index in range(self.number() if number is None else number):
-            one = pod(f"{name}-{index}", cpu=cpu, memory=memory, labels=labels, **(spec or {}))
-            one["metadata"] |= {"namespace": namespace, "uid": f"uid-{namespace}-{name}-{index}"}
-            one["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-            made.append(one)
+            member = pod(f"{name}-{index}", cpu=cpu, memory=memory, labels=labels, **(spec or {}))
+            member["metadata"] |= {"namespace": namespace, "uid": f"uid-{namespace}-{name}-{index}"}
+            member["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+            made.append(member)
         self.add("pods", *made)
         return made
 

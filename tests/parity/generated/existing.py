@@ -22,12 +22,12 @@ def stand(
 ) -> str:
     """Add a node: `initialized`, `registered`, `launched` (a claim alone) or `unmanaged`."""
     chance = draft.chance
-    kinds = [one for one in draft.world["instanceTypes"] if one["capacity"]["cpu"] in ("4", "8")]
+    kinds = [kind for kind in draft.world["instanceTypes"] if kind["capacity"]["cpu"] in ("4", "8")]
     kind = chance.choice(kinds)
     number = len(draft.world.get("nodes", [])) + len(draft.world.get("nodeClaims", []))
     name, provider_id = f"node-{number}", f"aws:///zone/i-{number:017x}"
     place = chance.choice(kind["offerings"])["requirements"]
-    labels = {one["key"]: one["values"][0] for one in kind["requirements"]}
+    labels = {term["key"]: term["values"][0] for term in kind["requirements"]}
     labels |= {**place, HOSTNAME: name}
     if zone:
         labels[ZONE] = zone
@@ -66,9 +66,9 @@ def stand(
             },
         },
     )
-    for one in pods:
-        one["spec"]["nodeName"] = name
-        one["status"] = {"phase": "Running"}
+    for running in pods:
+        running["spec"]["nodeName"] = name
+        running["status"] = {"phase": "Running"}
     draft.add("pods", *pods)
     return name
 
@@ -105,13 +105,13 @@ def claim(
                 **resources,
                 "conditions": [
                     {
-                        "type": one,
+                        "type": stage,
                         "status": "True",
-                        "reason": one,
+                        "reason": stage,
                         "message": "",
                         "lastTransitionTime": MOMENT,
                     }
-                    for one in reached
+                    for stage in reached
                 ],
             },
         },

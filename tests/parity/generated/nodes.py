@@ -30,7 +30,7 @@ def selectors(draft: Draft) -> None:
             {ZONE: draft.chance.choice(ZONES)},
             {ARCH: draft.chance.choice(("amd64", "arm64"))},
             {CAPACITY_TYPE: draft.chance.choice(("spot", "on-demand"))},
-            {FAMILY: draft.chance.choice([one[0] for one in FAMILIES])},
+            {FAMILY: draft.chance.choice([family[0] for family in FAMILIES])},
             {TYPE: f"{draft.chance.choice(FAMILIES)[0]}.xlarge"},
             {ZONE: draft.chance.choice(ZONES), CAPACITY_TYPE: "on-demand", ARCH: "amd64"},
             {"failure-domain.beta.kubernetes.io/zone": draft.chance.choice(ZONES)},
@@ -38,8 +38,8 @@ def selectors(draft: Draft) -> None:
         ],
         3,
     )
-    for one in chosen:
-        draft.group({"nodeSelector": one})
+    for selector in chosen:
+        draft.group({"nodeSelector": selector})
 
 
 def node_affinity(draft: Draft) -> None:
@@ -47,7 +47,7 @@ def node_affinity(draft: Draft) -> None:
     chance = draft.chance
     expressions = [
         requirement(ZONE, chance.choice(ZONES), operator="NotIn"),
-        requirement(FAMILY, *sorted(chance.sample([one[0] for one in FAMILIES], 2))),
+        requirement(FAMILY, *sorted(chance.sample([family[0] for family in FAMILIES], 2))),
         requirement(FAMILY, "c6i", "m7g", operator="NotIn"),
         requirement(CPU, str(chance.choice((4, 7, 16))), operator="Gt"),
         requirement(CPU, str(chance.choice((4, 9, 16))), operator="Lt"),

@@ -24,10 +24,10 @@ DISK = "example.com/disk"
 def reservations(draft: Draft) -> None:
     """Capacity that is paid for already, too little of it, and pods that refuse it."""
     chance = draft.chance
-    kinds = [one for one in draft.world["instanceTypes"] if one["capacity"]["cpu"] in ("4", "8")]
+    kinds = [kind for kind in draft.world["instanceTypes"] if kind["capacity"]["cpu"] in ("4", "8")]
     for number, kind in enumerate(chance.sample(kinds, 3)):
         place = {ZONE: chance.choice(ZONES), CAPACITY_TYPE: "reserved", RESERVATION: f"cr-{number}"}
-        price = min(one["price"] for one in kind["offerings"]) / 10_000_000
+        price = min(offering["price"] for offering in kind["offerings"]) / 10_000_000
         kind["offerings"].append(
             {
                 "requirements": place,
@@ -51,9 +51,9 @@ def static_pools(draft: Draft) -> None:
     default_pool(draft)
     if draft.chance.random() < 0.5:
         name = stand(draft)
-        for one in (*draft.world["nodes"], *draft.world["nodeClaims"]):
-            if name in (one["metadata"]["name"], one.get("status", {}).get("nodeName")):
-                one["metadata"]["labels"]["karpenter.sh/nodepool"] = "a-static"
+        for wire in (*draft.world["nodes"], *draft.world["nodeClaims"]):
+            if name in (wire["metadata"]["name"], wire.get("status", {}).get("nodeName")):
+                wire["metadata"]["labels"]["karpenter.sh/nodepool"] = "a-static"
     draft.group()
     if draft.chance.random() < 0.5:
         draft.group({"nodeSelector": {"example.com/fixed": "yes"}}, number=2)
@@ -84,8 +84,8 @@ def overlays(draft: Draft) -> None:
         draft.add("nodeOverlays", {"metadata": metadata, "spec": spec})
     draft.group()
     draft.group({"nodeSelector": {ZONE: chance.choice(ZONES)}})
-    for one in draft.group(number=2) if chance.random() < 0.5 else ():
-        one["spec"]["containers"][0]["resources"]["requests"][DISK] = "1"
+    for waiting in draft.group(number=2) if chance.random() < 0.5 else ():
+        waiting["spec"]["containers"][0]["resources"]["requests"][DISK] = "1"
 
 
 def resizes(draft: Draft) -> None:
@@ -95,10 +95,10 @@ def resizes(draft: Draft) -> None:
     for _ in range(chance.randint(1, 3)):
         pods = [running(draft) for _ in range(chance.randint(1, 3))]
         stand(draft, pods=pods)
-        for one in pods:
+        for waiting in pods:
             granted = {"cpu": f"{chance.choice((100, 500, 2500))}m", "memory": "512Mi"}
             container = {"name": "app", "allocatedResources": granted}
-            one["status"]["containerStatuses"] = [
+            waiting["status"]["containerStatuses"] = [
                 {**container, "resources": {"requests": granted, "limits": {}}}
             ]
     draft.group(cpu=500)
@@ -132,8 +132,8 @@ def ports_of_daemons(draft: Draft) -> None:
             },
         },
     )
-    for one in draft.group(number=draft.number(1, 3)):
-        one["spec"]["containers"][0]["ports"] = ports
+    for waiting in draft.group(number=draft.number(1, 3)):
+        waiting["spec"]["containers"][0]["ports"] = ports
     draft.group()
 
 

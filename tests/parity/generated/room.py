@@ -28,8 +28,8 @@ def containers(draft: Draft) -> None:
         {"containers": [{"name": "nothing", "image": "x"}]},
     ]
     for spec in chance.sample(specs, 4):
-        for one in draft.group():
-            one["spec"].update(spec)
+        for waiting in draft.group():
+            waiting["spec"].update(spec)
     whole = {"requests": {"cpu": "2500m", "memory": "3Gi"}}
     draft.group({"resources": whole}, cpu=500, memory=600, number=draft.number(1, 4))
     default_pool(draft)
@@ -59,8 +59,8 @@ def odd_resources(draft: Draft) -> None:
         {"example.com/dongle": "1"},
     ]
     for resources in chance.sample(extra, 3):
-        for one in draft.group(number=draft.number(1, 4)):
-            asked = one["spec"]["containers"][0]["resources"]
+        for waiting in draft.group(number=draft.number(1, 4)):
+            asked = waiting["spec"]["containers"][0]["resources"]
             asked["requests"] |= resources
             asked["limits"] = {k: v for k, v in resources.items() if "/" in k}
     draft.group(cpu=10, memory=10, number=draft.number(5, 30))
@@ -77,9 +77,9 @@ def host_ports(draft: Draft) -> None:
         {"hostPort": 9090},
     ]
     for form in chance.sample(forms, 3):
-        for one in draft.group(number=draft.number(1, 3)):
+        for waiting in draft.group(number=draft.number(1, 3)):
             port = {"containerPort": form["hostPort"], "protocol": "TCP", **form}
-            one["spec"]["containers"][0]["ports"] = [port]
+            waiting["spec"]["containers"][0]["ports"] = [port]
 
 
 def impossible(draft: Draft) -> None:
@@ -89,8 +89,8 @@ def impossible(draft: Draft) -> None:
     draft.group({"nodeSelector": {ZONE: "us-west-2z"}}, number=2)
     terms = [requirement(ARCH, "amd64"), requirement(ARCH, "arm64")]
     draft.group({"affinity": needing(terms)}, number=1)
-    for one in draft.group(number=draft.number(2, 4)):
-        one["spec"]["priority"] = chance.choice((-10, 0, 1000))
+    for waiting in draft.group(number=draft.number(2, 4)):
+        waiting["spec"]["priority"] = chance.choice((-10, 0, 1000))
 
 
 def daemons(draft: Draft) -> None:

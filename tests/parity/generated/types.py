@@ -10,11 +10,11 @@ from tests.parity.worlds import FAMILY, ZONES, Object, instance_type, offering
 
 def types(chance: random.Random) -> list[Object]:
     """Return 25 to 27 types in three zones; some offerings are missing or have no capacity."""
-    found = []
+    kinds = []
     for family, ratio, per_cpu, arch in FAMILIES:
         for size, cpu in SIZES:
             offerings = offerings_of(chance, per_cpu * cpu)
-            one = instance_type(
+            kind = instance_type(
                 f"{family}.{size}",
                 cpu=cpu,
                 memory_gib=cpu * ratio,
@@ -23,10 +23,10 @@ def types(chance: random.Random) -> list[Object]:
                 offerings=offerings,
                 **{FAMILY: family, SIZE: size, CPU: str(cpu)},
             )
-            one["capacity"]["ephemeral-storage"] = "20Gi"
-            found.append(one)
+            kind["capacity"]["ephemeral-storage"] = "20Gi"
+            kinds.append(kind)
     for size, cpu, count in (("xlarge", 4, 1), ("12xlarge", 48, 4)):
-        one = instance_type(
+        kind = instance_type(
             f"g5.{size}",
             cpu=cpu,
             memory_gib=cpu * 4,
@@ -34,17 +34,17 @@ def types(chance: random.Random) -> list[Object]:
             offerings=offerings_of(chance, 0.25 * cpu),
             **{FAMILY: "g5", SIZE: size, CPU: str(cpu)},
         )
-        one["capacity"] |= {"nvidia.com/gpu": str(count), "ephemeral-storage": "20Gi"}
-        found.append(one)
-    return found
+        kind["capacity"] |= {"nvidia.com/gpu": str(count), "ephemeral-storage": "20Gi"}
+        kinds.append(kind)
+    return kinds
 
 
 def offerings_of(chance: random.Random, price: float) -> list[Object]:
-    found = []
+    offerings = []
     for zone in ZONES:
         if chance.random() < 0.04:
             continue
         cheap = price * chance.uniform(0.3, 0.6)
-        found.append(offering(zone, "on-demand", price, available=chance.random() > 0.03))
-        found.append(offering(zone, "spot", cheap, available=chance.random() > 0.15))
-    return found or [offering(ZONES[0], "on-demand", price)]
+        offerings.append(offering(zone, "on-demand", price, available=chance.random() > 0.03))
+        offerings.append(offering(zone, "spot", cheap, available=chance.random() > 0.15))
+    return offerings or [offering(ZONES[0], "on-demand", price)]

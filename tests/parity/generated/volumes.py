@@ -14,7 +14,7 @@ def volumes(draft: Draft) -> None:
     """Bound volumes in zones, classes with topologies, volumes made per pod."""
     chance = draft.chance
     two = [{"matchLabelExpressions": [{"key": ZONE, "values": list(ZONES[:2])}]}]
-    either = [{"matchLabelExpressions": [{"key": ZONE, "values": [one]}]} for one in ZONES[1:]]
+    either = [{"matchLabelExpressions": [{"key": ZONE, "values": [zone]}]} for zone in ZONES[1:]]
     draft.storage_classes("anywhere")
     draft.storage_classes("two-zones", allowedTopologies=two)
     draft.storage_classes("either", allowedTopologies=either)
@@ -35,14 +35,14 @@ def ephemeral(draft: Draft, storage_class: str, pods: Sequence[Object]) -> None:
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},
     }
-    for one in pods:
+    for waiting in pods:
         template = {"volumeClaimTemplate": {"spec": asked}}
-        one["spec"]["volumes"] = [{"name": "own", "ephemeral": template}]
-        name = one["metadata"]["name"]
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": one["metadata"]["uid"]}
+        waiting["spec"]["volumes"] = [{"name": "own", "ephemeral": template}]
+        name = waiting["metadata"]["name"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": waiting["metadata"]["uid"]}
         metadata = {
             "name": f"{name}-own",
-            "namespace": one["metadata"]["namespace"],
+            "namespace": waiting["metadata"]["namespace"],
             "uid": f"uid-{name}-own",
             "ownerReferences": [{**owner, "controller": True}],
         }
@@ -52,8 +52,8 @@ def ephemeral(draft: Draft, storage_class: str, pods: Sequence[Object]) -> None:
 
 def with_claims(draft: Draft, names: Sequence[str]) -> None:
     chosen = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
-    for one in draft.group(number=1):
-        one["spec"]["volumes"] = chosen
+    for waiting in draft.group(number=1):
+        waiting["spec"]["volumes"] = chosen
 
 
 def volume_claim(draft: Draft, name: str, kind: str) -> str:
@@ -110,5 +110,7 @@ def volumes_and_spread(draft: Draft) -> None:
         terms = [{"matchExpressions": [requirement(ZONE, zone)]}]
         volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"] = terms
         draft.world["persistentVolumeClaims"][-1]["spec"]["storageClassName"] = "anywhere"
-        for one in draft.group(spec, labels={"app": name}, number=1):
-            one["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
+        for waiting in draft.group(spec, labels={"app": name}, number=1):
+            waiting["spec"]["volumes"] = [
+                {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
+            ]

@@ -29,15 +29,17 @@ class Region:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.aws.client("eks").describe_cluster(name="joiner")["cluster"]
-        return found
+        described: dict[str, Any] = self.aws.client("eks").describe_cluster(name="joiner")[
+            "cluster"
+        ]
+        return described
 
     @property
     def subnets(self) -> dict[str, str]:
         """Zone → subnet."""
         wanted = self.cluster["resourcesVpcConfig"]["subnetIds"]
-        found = self.aws.client("ec2").describe_subnets(SubnetIds=wanted)["Subnets"]
-        return {each["AvailabilityZone"]: each["SubnetId"] for each in found}
+        listed = self.aws.client("ec2").describe_subnets(SubnetIds=wanted)["Subnets"]
+        return {each["AvailabilityZone"]: each["SubnetId"] for each in listed}
 
     @property
     def security_group(self) -> str:

@@ -65,7 +65,7 @@ def ec2(aws: Aws) -> Any:
 def eventually(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     """Wait until a condition holds and answer what it answered."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (held := condition()):
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
-    return found
+    return held

@@ -66,8 +66,8 @@ def ask_agent(url: str, authorization: str) -> dict[str, Any]:
         f"{url}/v1/credentials", headers={"Authorization": authorization}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
+        credentials: dict[str, Any] = json.load(answer)
+        return credentials
 
 
 def make_workload(aws: Aws, *, trust: Any = TRUSTS_PODS, associate: bool = True) -> Workload:

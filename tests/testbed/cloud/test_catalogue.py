@@ -44,15 +44,15 @@ def test_types_come_in_pages_and_only_those_offered_here(ec2: Any) -> None:
 
 
 def test_a_type_carries_what_a_node_is_computed_from(ec2: Any) -> None:
-    [found] = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
+    [described] = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
 
-    assert found["VCpuInfo"]["DefaultVCpus"] == 2
-    assert found["MemoryInfo"]["SizeInMiB"] == 8192
-    assert found["NetworkInfo"]["MaximumNetworkInterfaces"] == 3
-    assert found["NetworkInfo"]["Ipv4AddressesPerInterface"] == 10
-    assert found["ProcessorInfo"]["SupportedArchitectures"] == ["x86_64"]
-    assert found["SupportedUsageClasses"] == ["on-demand", "spot"]
-    assert found["BareMetal"] is False
+    assert described["VCpuInfo"]["DefaultVCpus"] == 2
+    assert described["MemoryInfo"]["SizeInMiB"] == 8192
+    assert described["NetworkInfo"]["MaximumNetworkInterfaces"] == 3
+    assert described["NetworkInfo"]["Ipv4AddressesPerInterface"] == 10
+    assert described["ProcessorInfo"]["SupportedArchitectures"] == ["x86_64"]
+    assert described["SupportedUsageClasses"] == ["on-demand", "spot"]
+    assert described["BareMetal"] is False
 
 
 def test_types_are_filtered_by_glob_and_by_truth(ec2: Any) -> None:
@@ -66,8 +66,8 @@ def test_types_are_filtered_by_glob_and_by_truth(ec2: Any) -> None:
 
     assert "m5.large" in names
     assert all(name.startswith("m5.") for name in names)
-    [found] = ec2.describe_instance_types(Filters=metal)["InstanceTypes"]
-    assert found["InstanceType"] == "m5.metal"
+    [described] = ec2.describe_instance_types(Filters=metal)["InstanceTypes"]
+    assert described["InstanceType"] == "m5.metal"
 
 
 def test_an_unknown_type_is_named(ec2: Any) -> None:
@@ -201,7 +201,7 @@ def test_amazon_linux_2_ended_with_1_32(aws: Aws) -> None:
 
 
 def test_images_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
-    found = ec2.describe_images(
+    images = ec2.describe_images(
         Owners=["amazon"],
         Filters=[
             {"Name": "name", "Values": ["amazon-eks-node-al2023-*-standard-1.36-*"]},
@@ -209,8 +209,8 @@ def test_images_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
         ],
     )["Images"]
 
-    assert len(found) == 2
-    assert len({image["CreationDate"] for image in found}) == 2
+    assert len(images) == 2
+    assert len({image["CreationDate"] for image in images}) == 2
     assert ec2.describe_images(Owners=["self"])["Images"] == []
 
 

@@ -63,9 +63,9 @@ def test_the_clusters_version_is_the_default_of_those_offered(eks: Any) -> None:
 def test_the_pod_identity_agent_is_active(eks: Any) -> None:
     assert "eks-pod-identity-agent" in eks.list_addons(clusterName=CLUSTER)["addons"]
 
-    found = eks.describe_addon(clusterName=CLUSTER, addonName="eks-pod-identity-agent")["addon"]
+    described = eks.describe_addon(clusterName=CLUSTER, addonName="eks-pod-identity-agent")["addon"]
 
-    assert found["status"] == "ACTIVE"
+    assert described["status"] == "ACTIVE"
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_a_pod_identity_association_lives_from_creation_to_deletion(
     identity = made["associationId"]
 
     assert made["associationArn"].endswith(f"podidentityassociation/{CLUSTER}/{identity}")
-    found = eks.describe_pod_identity_association(clusterName=CLUSTER, associationId=identity)
-    assert found["association"] == made
+    described = eks.describe_pod_identity_association(clusterName=CLUSTER, associationId=identity)
+    assert described["association"] == made
     [listed] = eks.list_pod_identity_associations(clusterName=CLUSTER, **account)["associations"]
     assert listed["associationId"] == identity
     assert {**account, "clusterName": CLUSTER, "roleArn": role} in (
@@ -190,9 +190,9 @@ def test_an_add_on_is_installed_changed_and_removed(eks: Any) -> None:
 
     eks.update_addon(**name, addonVersion="v0.8.1-eksbuild.1")
 
-    found = eks.describe_addon(**name)["addon"]
-    assert (found["status"], found["addonVersion"]) == ("ACTIVE", "v0.8.1-eksbuild.1")
-    assert found["tags"] == {"team": "trees"}
+    described = eks.describe_addon(**name)["addon"]
+    assert (described["status"], described["addonVersion"]) == ("ACTIVE", "v0.8.1-eksbuild.1")
+    assert described["tags"] == {"team": "trees"}
     eks.delete_addon(**name)
     with pytest.raises(eks.exceptions.ResourceNotFoundException):
         eks.describe_addon(**name)

@@ -336,8 +336,8 @@ def test_a_targeted_reservation_is_used_up_and_given_back(ec2: Any, region: Regi
 
     [identity] = region.launch(template=template)
 
-    found = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
-    assert found["CapacityReservations"][0]["AvailableInstanceCount"] == 0
+    answer = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
+    assert answer["CapacityReservations"][0]["AvailableInstanceCount"] == 0
     assert codes(ec2.create_fleet(**region.fleet(template=template))) == [
         "ReservationCapacityExceeded"
     ]

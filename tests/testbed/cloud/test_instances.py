@@ -96,8 +96,8 @@ def test_what_hangs_on_an_instance_goes_with_it(ec2: Any, region: Region) -> Non
 
 
 def free_addresses(ec2: Any, subnet: str) -> int:
-    found = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
-    return int(found[0]["AvailableIpAddressCount"])
+    described = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"]
+    return int(described[0]["AvailableIpAddressCount"])
 
 
 def test_a_volume_that_is_not_deleted_on_termination_stays(
@@ -112,8 +112,8 @@ def test_a_volume_that_is_not_deleted_on_termination_stays(
     ec2.terminate_instances(InstanceIds=[identity])
     eventually(lambda: state_of(ec2, identity) == "terminated")
 
-    [found] = ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
-    assert found["State"] == "available"
+    [described] = ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
+    assert described["State"] == "available"
     assert volume in control.leftovers()["volumes"]
     ec2.delete_volume(VolumeId=volume)
     assert volume not in control.leftovers().get("volumes", [])
@@ -143,8 +143,8 @@ def test_instances_are_found_by_tags_states_and_globs_in_pages(ec2: Any, region:
         )
     )
 
-    found = {i["InstanceId"] for p in pages for r in p["Reservations"] for i in r["Instances"]}
-    assert found == wanted
+    listed = {i["InstanceId"] for p in pages for r in p["Reservations"] for i in r["Instances"]}
+    assert listed == wanted
     assert len(pages) == 3
 
 
@@ -249,8 +249,10 @@ def test_an_interface_that_is_not_deleted_on_termination_keeps_its_address(
     ec2.terminate_instances(InstanceIds=[identity])
     eventually(lambda: state_of(ec2, identity) == "terminated")
 
-    [found] = ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])["NetworkInterfaces"]
-    assert found["Status"] == "available"
+    [described] = ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])[
+        "NetworkInterfaces"
+    ]
+    assert described["Status"] == "available"
     assert free_addresses(ec2, subnet) == before - 1
     assert interface in control.leftovers()["networkInterfaces"]
     ec2.delete_network_interface(NetworkInterfaceId=interface)

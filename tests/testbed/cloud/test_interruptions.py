@@ -41,8 +41,8 @@ class Queue:
                     return event
             return None
 
-        found: dict[str, Any] = eventually(look)
-        return found
+        seen: dict[str, Any] = eventually(look)
+        return seen
 
 
 def make_queue(aws: Aws, *, policy: bool = True, pattern: Any = None) -> Queue:
@@ -92,8 +92,8 @@ def test_a_spot_instance_is_warned_and_then_taken(
     warning = queue.wait_for("EC2 Spot Instance Interruption Warning", **{"instance-id": identity})
     assert warning["detail"]["instance-action"] == "terminate"
     eventually(lambda: state_of(control, identity) == "terminated")
-    [found] = ec2.describe_instances(InstanceIds=[identity])["Reservations"]
-    assert found["Instances"][0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+    [reservation] = ec2.describe_instances(InstanceIds=[identity])["Reservations"]
+    assert reservation["Instances"][0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 
 def state_of(control: CloudControl, identity: str) -> str:

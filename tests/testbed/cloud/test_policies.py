@@ -126,14 +126,14 @@ def test_a_trust_policy_names_who_may_assume_the_role(principal: Any, trusted: b
         "Statement": {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
     }
 
-    found = trusts(
+    answer = trusts(
         document,
         action="sts:AssumeRole",
         principal={"Service": "pods.eks.amazonaws.com"},
         context={},
     )
 
-    assert found is trusted
+    assert answer is trusted
 
 
 def test_an_account_in_a_trust_policy_stands_for_its_roles() -> None:

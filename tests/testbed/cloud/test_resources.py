@@ -68,10 +68,10 @@ def test_versions_are_numbered_and_latest_is_not_default(ec2: Any, region: Regio
     )
 
     def type_of(version: str) -> str:
-        [found] = ec2.describe_launch_template_versions(
+        [described] = ec2.describe_launch_template_versions(
             LaunchTemplateName=name, Versions=[version]
         )["LaunchTemplateVersions"]
-        return str(found["LaunchTemplateData"]["InstanceType"])
+        return str(described["LaunchTemplateData"]["InstanceType"])
 
     assert (type_of("$Latest"), type_of("$Default"), type_of("2")) == (
         "m5.xlarge",
@@ -127,8 +127,8 @@ def test_tags_come_and_go_by_key_and_by_value(ec2: Any, region: Region) -> None:
     subnet = region.subnets["us-west-2a"]
 
     def held() -> dict[str, str]:
-        found = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["Tags"]
-        return {tag["Key"]: tag["Value"] for tag in found}
+        tags = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["Tags"]
+        return {tag["Key"]: tag["Value"] for tag in tags}
 
     before = held()
     ec2.create_tags(Resources=[subnet], Tags=pairs({"a": "1", "b": "2"}))
@@ -173,9 +173,9 @@ def test_tagged_resources_are_found_across_services(aws: Aws, ec2: Any, region: 
     filters = [{"Key": key, "Values": [value]} for key, value in tags.items()]
     tagging = aws.client("resourcegroupstaggingapi")
 
-    found = tagging.get_resources(TagFilters=filters)["ResourceTagMappingList"]
+    resources = tagging.get_resources(TagFilters=filters)["ResourceTagMappingList"]
 
-    arns = {each["ResourceARN"] for each in found}
+    arns = {each["ResourceARN"] for each in resources}
     assert f"arn:aws:ec2:us-west-2:123456789012:instance/{identity}" in arns
     assert f"arn:aws:sqs:us-west-2:123456789012:{url.rsplit('/', 1)[-1]}" in arns
     only = tagging.get_resources(TagFilters=filters, ResourceTypeFilters=["ec2:volume"])
@@ -257,11 +257,11 @@ def test_instance_profiles_are_listed_by_path_in_pages(aws: Aws) -> None:
         )
     )
 
-    found = [each for page in pages for each in page["InstanceProfiles"]]
+    listed = [each for page in pages for each in page["InstanceProfiles"]]
     assert len(pages) == 2
-    assert {each["Path"] for each in found} == {"/karpenter/a/", "/karpenter/b/"}
-    assert all(each["Roles"][0]["RoleName"] == role for each in found)
-    name = found[0]["InstanceProfileName"]
+    assert {each["Path"] for each in listed} == {"/karpenter/a/", "/karpenter/b/"}
+    assert all(each["Roles"][0]["RoleName"] == role for each in listed)
+    name = listed[0]["InstanceProfileName"]
     tags = iam.list_instance_profile_tags(InstanceProfileName=name)["Tags"]
     assert tags == pairs({"cluster": "joiner"})
     with pytest.raises(iam.exceptions.NoSuchEntityException):
@@ -287,10 +287,10 @@ def test_capacity_reservations_are_found_by_tag_and_state(ec2: Any) -> None:
         {"Name": "instance-match-criteria", "Values": ["targeted"]},
     ]
 
-    [found] = ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"]
+    [described] = ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"]
 
-    assert found["CapacityReservationId"] == made["CapacityReservationId"]
-    assert found["AvailableInstanceCount"] == 3
+    assert described["CapacityReservationId"] == made["CapacityReservationId"]
+    assert described["AvailableInstanceCount"] == 3
     ec2.cancel_capacity_reservation(CapacityReservationId=made["CapacityReservationId"])
     assert ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"] == []
 

@@ -193,9 +193,9 @@ def test_every_resource_can_be_imported_by_its_id_alone(engine_on: EngineOn, clo
         if resource["type"].endswith(":PodIdentityAssociation"):
             identity = f"{cloud.cluster_name},{identity}"
         work = Work(type=resource["type"], identity=identity, tell=print)
-        found = provider.read(work, {}, {})
-        assert found is not None, resource["urn"]
-        assert set(found.inputs) - {"__defaults"}, resource["urn"]
+        imported = provider.read(work, {}, {})
+        assert imported is not None, resource["urn"]
+        assert set(imported.inputs) - {"__defaults"}, resource["urn"]
 
 
 def lead_a_life(
@@ -206,9 +206,9 @@ def lead_a_life(
     old = provider.check(proposal).inputs
     created = provider.create(Work(type=type_, tell=print), old)
     work = Work(type=type_, identity=created.identity, tell=print)
-    found = provider.read(work, created.outputs, old)
-    assert found is not None
-    assert found.inputs == old, "what was just made has drifted"
+    refreshed = provider.read(work, created.outputs, old)
+    assert refreshed is not None
+    assert refreshed.inputs == old, "what was just made has drifted"
     new = {**old, **changed}
     after = provider.update(work, created.outputs, old, new)
     provider.delete(work, after)

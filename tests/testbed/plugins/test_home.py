@@ -20,12 +20,12 @@ class Shop:
         self.is_open = is_open
         self.asked: list[str] = []
 
-    def download(self, toolset: binaries.Toolset, found: Path, *, progress: Progress) -> None:
+    def download(self, toolset: binaries.Toolset, folder: Path, *, progress: Progress) -> None:
         self.asked.append(toolset.releases[0].url)
         if not self.is_open:
             raise binaries.DownloadFailedError("the shop is closed")
         for name in toolset.packages:
-            (found / name).write_text("the real one")
+            (folder / name).write_text("the real one")
 
 
 @pytest.fixture

@@ -138,7 +138,9 @@ async def test_what_never_gets_ready_is_recorded_with_its_reason_and_mended_late
     with pytest.raises(EngineError, match="0 of 1 replicas ready"):
         engine.up("dev", {**config, "stuck": "true"}, secrets=secrets)
     resources = engine.state("dev")["deployment"]["resources"]
-    stuck = next(one for one in resources if one["urn"].endswith("Deployment::controller"))
+    stuck = next(
+        resource for resource in resources if resource["urn"].endswith("Deployment::controller")
+    )
     assert any("replicas" in reason for reason in stuck["initErrors"])
 
     engine.up("dev", config, secrets=secrets)

@@ -53,7 +53,7 @@ READY = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyRep
         thing("v1", "Service", spec={"clusterIP": "None", "selector": {"a": "b"}}),
         thing("v1", "Service", spec={"clusterIP": "10.0.0.1"}),
     ],
-    ids=lambda one: f"{one['apiVersion']}-{one['kind']}",
+    ids=lambda wire: f"{wire['apiVersion']}-{wire['kind']}",
 )
 def test_a_ready_object_waits_for_nothing(ready: Thing) -> None:
     assert pending(ready, nothing) == []

@@ -129,21 +129,21 @@ tags = subnets.ids.apply(
 )
 
 if cluster := config.get("cluster"):
-    found = aws.eks.get_cluster_output(name=cluster, opts=ask)
+    existing = aws.eks.get_cluster_output(name=cluster, opts=ask)
     entry = aws.eks.AccessEntry(
-        "node", cluster_name=found.name, principal_arn=role.arn, type="EC2_LINUX", opts=opts
+        "node", cluster_name=existing.name, principal_arn=role.arn, type="EC2_LINUX", opts=opts
     )
     association = aws.eks.PodIdentityAssociation(
         "controller",
-        cluster_name=found.name,
+        cluster_name=existing.name,
         namespace="kube-system",
         service_account="karpenter",
         role_arn=role.arn,
         opts=opts,
     )
-    pulumi.export("cluster_endpoint", found.endpoint)
+    pulumi.export("cluster_endpoint", existing.endpoint)
     pulumi.export("cluster_token", aws.eks.get_cluster_auth_output(name=cluster, opts=ask).token)
-    network = found.vpc_config
+    network = existing.vpc_config
     subnet = aws.ec2.get_subnet_output(id=network.subnet_ids[0], opts=ask)
     vpc = aws.ec2.get_vpc_output(id=subnet.vpc_id, opts=ask)
     named = [{"name": "group-id", "values": [network.cluster_security_group_id]}]

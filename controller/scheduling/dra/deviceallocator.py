@@ -22,7 +22,7 @@ from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
 
-class DynamicResources:
+class DeviceAllocator:
     """The devices of one solve, and who has claimed which."""
 
     def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
@@ -38,6 +38,15 @@ class DynamicResources:
     @cached_property
     def _nodes(self) -> DeviceNodes:
         return DeviceNodes(self._claims, self._catalog)
+
+    def fork(self) -> DeviceAllocator:
+        """Return the same devices, given out apart from these."""
+        fork = DeviceAllocator(self._pods, self._snapshot, self._catalog)
+        if self.asked:
+            fork.asked = True
+            fork._claims = self._claims.fork()
+            fork._nodes = self._nodes.fork(fork._claims)
+        return fork
 
     def split_by_claims(self, pod_class: PodClass) -> tuple[list[PodClass], dict[str, str]]:
         """Part a pod class by the claims of its pods; with those that cannot run yet, and why."""
@@ -57,7 +66,9 @@ class DynamicResources:
         device_requests = pending.pod_class.device_requests
         if device_requests is None:
             return room
-        return self._claims.room(device_requests, [one.name for one in nodes], room, pending.number)
+        return self._claims.room(
+            device_requests, [node.name for node in nodes], room, pending.number
+        )
 
     def put(self, pending: PendingGroup, node: StateNode, most: int) -> int:
         """Give devices to at most so many pods that go to a node; return how many got theirs."""
@@ -96,21 +107,25 @@ class DynamicResources:
         left out.
         """
         trouble = self._claims.troubles.get(device_requests.signature)
-        found = [f"devices: {trouble}"] if trouble else []
+        causes = [f"devices: {trouble}"] if trouble else []
         for reach in device_requests.reach:
             if reach.node:
-                found.append(f"its devices are on node {reach.node}, which cannot take it")
-                return tuple(found)
+                causes.append(f"its devices are on node {reach.node}, which cannot take it")
+                return tuple(causes)
         for number, pool in enumerate(self._catalog.pools):
             rows = set(self._catalog.row_of[self._catalog.pool_of == number].tolist())
             reasons = Counter(self._nodes.lacking(device_requests, row) for row in sorted(rows))
             if rows and not reasons[""]:
-                ranked = sorted(reasons.items(), key=lambda one: (-one[1], one[0]))[:MOST_REASONS]
+                ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[
+                    :MOST_REASONS
+                ]
                 told = ", ".join(f"{count} {reason}" for reason, count in ranked)
-                found.append(f"NodePool {pool.name}: {len(rows)} types: {told}")
+                causes.append(f"NodePool {pool.name}: {len(rows)} types: {told}")
         for key in device_requests.common:
             location = self._claims.shared_claim_locations.get(key)
             if location is not None:
                 place = location if isinstance(location, str) else location.node
-                found.append(f"resource claim {key} is in use on {place or 'devices out of reach'}")
-        return tuple(found)
+                causes.append(
+                    f"resource claim {key} is in use on {place or 'devices out of reach'}"
+                )
+        return tuple(causes)

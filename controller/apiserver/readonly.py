@@ -1,0 +1,84 @@
+"""An API server that is only read, for a controller that must not change anything."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, NoReturn
+
+from controller.apis.kinds import Kind, T
+from controller.apiserver.errors import ForbiddenError
+from controller.apiserver.port import ApiServer, Change, Patch
+
+
+class ReadOnlyApiServer:
+    """Passes reads on and refuses writes before they leave the process; implements `ApiServer`."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        """Return one object."""
+        return await self._api.get(kind, name, namespace)
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> builtins.list[T]:
+        """Return all objects of a kind."""
+        return await self._api.list(
+            kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
+
+    def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
+        """Follow a kind for ever."""
+        return self._api.watch(kind)
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        """Refuse."""
+        _refuse("create", kind)
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        patch: Patch,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        resource_version: str = "",
+        uid: str = "",
+    ) -> T:
+        """Refuse."""
+        _refuse("patch", kind)
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> None:
+        """Refuse."""
+        _refuse("delete", kind)
+
+    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+        """Refuse."""
+        raise ForbiddenError("evict: nothing is written while everything is observed", status=403)
+
+    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        """Refuse."""
+        _refuse("replace", kind)
+
+
+def _refuse(verb: str, kind: Kind[Any]) -> NoReturn:
+    raise ForbiddenError(
+        f"{verb} {kind.plural}: nothing is written while everything is observed", status=403
+    )

@@ -1,0 +1,328 @@
+"""The cluster as consolidation weighs it: nodes and the pods that may move, as arrays.
+
+Pods that nothing tells apart but their names are one class here, whichever workload they are
+of. The nodes stand as if none of those pods ran: `room` is what all of them together have, and
+`present` says who is where. What the engine knows of places (labels, taints, volumes' zones,
+daemons, topology) is read by the engine's own reader.
+
+Axes: nodes, classes, resources, domains of a rule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from controller.apis.pods import Pod
+from controller.constraints.hostports import conflict
+from controller.disruption.commands import Candidate
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.catalog.offerings import Catalog
+from controller.scheduling.packing.formulation import PackingClass, ProblemBuilder
+from controller.scheduling.packing.pricing import PriceModel
+from controller.scheduling.packing.problem import PackingProblem
+from controller.scheduling.placement.domains import Domains
+from controller.scheduling.pods.groups import PendingGroup, PodGroup
+from controller.scheduling.pods.preferences import required
+from controller.scheduling.problem import SchedulingProblem, scheduling_problem
+from controller.scheduling.settings import Settings
+from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, TopologyKind
+from controller.state.snapshot import Snapshot
+
+ABUNDANT = 1e6
+"""Of how many nodes limits leave room in an estimate; the engine is held to what they leave."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Rule:
+    """One rule of pods about one another: where each node lies, and who counts there.
+
+    `domain` (nodes) is −1 where a node does not count; `universe` marks the domains that a
+    spread compares. `counted` and `owners` (domains) are pods that do not move; `members` are
+    the classes that it counts, `stating` those that state it.
+    """
+
+    group: TopologyGroup
+    domain: Indices
+    universe: Mask
+    counted: Vector
+    owners: Vector
+    members: Indices
+    stating: Indices
+
+    @property
+    def kind(self) -> TopologyKind:
+        """What it asks."""
+        return self.group.kind
+
+    def population(self, present: Indices) -> Vector:
+        """Return how many pods that it counts each domain has."""
+        return self._sum(present, self.members, self.counted)
+
+    def stated(self, present: Indices) -> Vector:
+        """Return how many pods that state it each domain has."""
+        return self._sum(present, self.stating, self.owners)
+
+    def _sum(self, present: Indices, classes: Indices, fixed: Vector) -> Vector:
+        pods = present[:, classes].sum(axis=1)
+        there = (self.domain >= 0) & (pods > 0)
+        return fixed + np.bincount(self.domain[there], pods[there], minlength=len(fixed))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ClassRules:
+    """The rules that bind a class: those it states, and the anti-affinity of others against it."""
+
+    stated: tuple[Rule, ...] = ()
+    repelling: tuple[Rule, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.stated or self.repelling)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ClusterModel:
+    """See the module. `candidate` marks the nodes that may go, `takes` those that moved pods may
+    go to; `allowed` is nodes × classes. `pods` are those of a class on a node, by both places.
+
+    `packing` is what buying nodes for all these pods comes to, with its classes in this order;
+    `worth_new` (classes) what a pod costs at least on new nodes, in $/h, infinite where none can
+    be bought. Of `intricate` classes only the engine can tell where they may go.
+    """
+
+    names: tuple[str, ...]
+    candidate: Mask
+    takes: Mask
+    price: Vector
+    room: Matrix
+    present: Indices
+    sizes: Matrix
+    allowed: Mask
+    intricate: Mask
+    rules: tuple[ClassRules, ...]
+    packing: PackingProblem
+    worth_new: Vector
+    pods: Mapping[tuple[int, int], tuple[Pod, ...]]
+
+
+def read_model(
+    candidates: Sequence[Candidate], *, snapshot: Snapshot, settings: Settings, catalog: Catalog
+) -> ClusterModel | None:
+    """Read a cluster, in which the pods of these candidates may move; None without such pods."""
+    homes: dict[str, tuple[str, Pod]] = {}
+    lifted = []
+    for candidate in candidates:
+        for pod in candidate.moving:
+            homes[pod.key] = candidate.name, pod
+            lifted.append(
+                msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
+            )
+    problem = scheduling_problem(lifted, snapshot=snapshot, settings=settings, catalog=catalog)
+    return _Reader(problem, candidates, homes).model() if problem.pods.classes else None
+
+
+class _Reader:
+    """Brings what the engine has read into arrays."""
+
+    def __init__(
+        self,
+        problem: SchedulingProblem,
+        candidates: Sequence[Candidate],
+        homes: Mapping[str, tuple[str, Pod]],
+    ) -> None:
+        self._problem, self._candidates, self._homes = problem, candidates, homes
+        self._firsts: list[PendingGroup] = []
+        self._known_domains: dict[tuple[str, frozenset[str]], tuple[list[str], Indices]] = {}
+        self._domains = Domains(
+            problem.nodes, problem.supply.launch_options, problem.groups.tallies
+        )
+
+    def model(self) -> ClusterModel:
+        nodes, classes = self._problem.nodes, self._classes()
+        self._firsts = firsts = [alike[0] for alike in classes]
+        present = np.zeros((len(nodes), len(classes)), dtype=np.int64)
+        pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
+        for number, alike in enumerate(classes):
+            for pending in alike:
+                for key in pending.keys:
+                    name, pod = self._homes[key]
+                    place = nodes.place[name]
+                    present[place, number] += 1
+                    pods[place, number].append(pod)
+        candidate = np.zeros(len(nodes), dtype=np.bool_)
+        price = np.zeros(len(nodes))
+        for here in self._candidates:
+            if here.name in nodes.place:
+                candidate[nodes.place[here.name]] = True
+                price[nodes.place[here.name]] = here.price
+        packing, worth_new = self._market(classes)
+        taken, spare = self._countable(firsts)
+        return ClusterModel(
+            names=tuple(node.name for node in nodes.all),
+            candidate=candidate,
+            takes=np.array([node.initialized for node in nodes.all], dtype=np.bool_),
+            price=price,
+            room=np.concatenate([nodes.room, spare], axis=1),
+            present=present,
+            sizes=np.concatenate([np.stack([pending.size for pending in firsts]), taken], axis=1),
+            allowed=np.stack([pending.eligibility.nodes for pending in firsts], axis=1),
+            intricate=np.array([_is_intricate(pending) for pending in firsts], dtype=np.bool_),
+            rules=self._class_rules(firsts),
+            packing=packing,
+            worth_new=worth_new,
+            pods={place: tuple(alike) for place, alike in pods.items()},
+        )
+
+    def _classes(self) -> list[list[PendingGroup]]:
+        """Bring together the pods that nothing tells apart here."""
+        alike: defaultdict[tuple[object, ...], list[PendingGroup]] = defaultdict(list)
+        reader = self._problem.reader
+        for pod_class, constraints in self._problem.pods.classes:
+            pending = reader.pending(pod_class, constraints, pod_class.keys)
+            there = [self._problem.nodes.place[self._homes[key][0]] for key in pending.keys]
+            if not pending.eligibility.nodes[there].all():
+                # It lives without what it prefers, so that it can do so elsewhere.
+                pending = reader.pending(pod_class, required(constraints), pod_class.keys)
+            where = pending.eligibility
+            intricate = pod_class.index if _is_intricate(pending) else None
+            alike[
+                pending.size.tobytes(),
+                where.nodes.tobytes(),
+                pending.eligible.tobytes(),
+                where.owned,
+                where.counted,
+                pending.pod_class.ports,
+                pending.pod_class.volumes.named,
+                pending.pod_class.volumes.born,
+                intricate,
+            ].append(pending)
+        return list(alike.values())
+
+    def _market(self, classes: Sequence[Sequence[PendingGroup]]) -> tuple[PackingProblem, Vector]:
+        """Return what can be bought for these classes, and what a pod of each costs at least."""
+        supply = self._problem.supply
+        groups = [
+            PodGroup(pending, (), list(pending.keys), pending.eligible)
+            for alike in classes
+            for pending in alike
+        ]
+        ends = np.cumsum([len(alike) for alike in classes]).tolist()
+        places = [
+            list(range(end - len(alike), end)) for alike, end in zip(classes, ends, strict=True)
+        ]
+        builder = ProblemBuilder(
+            supply.variants, self._problem.groups.all, room=supply.room, limits=supply.limits
+        )
+        plenty = np.full_like(supply.limits.left, ABUNDANT) * supply.limits.units
+        packing, _ = builder.problem(
+            [PackingClass.of(groups, alike) for alike in places], supply.limits.left + plenty
+        )
+        bought = packing.allowed.any(axis=1)
+        demand = np.where(bought, packing.demand, 0)
+        if not demand.any():
+            return packing, np.full(len(demand), np.inf)
+        dual_prices = PriceModel(packing).dual_prices(demand, balance=0.0)
+        return packing, np.where(bought, dual_prices.values, np.inf)
+
+    def _countable(self, firsts: Sequence[PendingGroup]) -> tuple[Matrix, Matrix]:
+        """Return host ports and attached volumes as resources: what a pod takes (classes), and
+        what nodes have.
+        """
+        nodes, attachments = self._problem.nodes, self._problem.attachments
+        taken: list[list[int]] = []
+        spare: list[Vector] = []
+        for port in sorted({port for pending in firsts for port in pending.pod_class.ports}):
+            taken.append([int(conflict((port,), pending.pod_class.ports)) for pending in firsts])
+            spare.append(nodes.free_of((port,)).astype(np.float64))
+        for driver in attachments.drivers:
+            volumes = [pending.pod_class.volumes for pending in firsts]
+            named = [
+                sum(of == driver for of, _ in volumes_of_pod.named) for volumes_of_pod in volumes
+            ]
+            born = [
+                sum(count for of, count in volumes_of_pod.born if of == driver)
+                for volumes_of_pod in volumes
+            ]
+            if any(named) or any(born):
+                taken.append([sum(both) for both in zip(named, born, strict=True)])
+                spare.append(attachments.spare(driver, ABUNDANT))
+        return (
+            np.array(taken, dtype=np.float64).reshape(-1, len(firsts)).T,
+            np.array(spare, dtype=np.float64).reshape(-1, len(nodes)).T,
+        )
+
+    def _class_rules(self, firsts: Sequence[PendingGroup]) -> tuple[ClassRules, ...]:
+        members: defaultdict[int, list[int]] = defaultdict(list)
+        stating: defaultdict[int, list[int]] = defaultdict(list)
+        for number, pending in enumerate(firsts):
+            for group in pending.eligibility.counted:
+                members[group.index].append(number)
+            for group in pending.eligibility.owned:
+                stating[group.index].append(number)
+        known: dict[int, Rule] = {}
+
+        def rule(group: TopologyGroup) -> Rule:
+            if group.index not in known:
+                known[group.index] = self._rule(group, members[group.index], stating[group.index])
+            return known[group.index]
+
+        return tuple(
+            ClassRules(
+                tuple(rule(group) for group in pending.eligibility.owned),
+                tuple(
+                    rule(group)
+                    for group in pending.eligibility.counted
+                    if group.kind is TopologyKind.ANTI_AFFINITY and group.hard
+                ),
+            )
+            for pending in firsts
+        )
+
+    def _rule(self, group: TopologyGroup, members: list[int], stating: list[int]) -> Rule:
+        nodes, tally = self._problem.nodes, self._problem.groups.tallies[group.index]
+        if group.per_node:
+            names = [host or "" for host in nodes.domains(group.key)]
+            domain, universe = np.arange(len(nodes)), np.zeros(len(nodes), dtype=np.bool_)
+        else:
+            every = self._universe(group, stating)
+            names, domain = self._numbered(group.key, frozenset(every))
+            universe = np.array([name in every for name in names], dtype=np.bool_)
+            if group.node_filter != EVERY_NODE:
+                counts = [group.node_filter.admits(node) for node in nodes.all]
+                domain = np.where(counts, domain, -1)
+        return Rule(
+            group=group,
+            domain=domain,
+            universe=universe,
+            counted=np.array([tally.counts[name] for name in names], dtype=np.float64),
+            owners=np.array([tally.owners[name] for name in names], dtype=np.float64),
+            members=np.array(members, dtype=np.int64),
+            stating=np.array(stating, dtype=np.int64),
+        )
+
+    def _numbered(self, key: str, more: frozenset[str]) -> tuple[list[str], Indices]:
+        """Return the domains under a label, and the number of each node's; −1 without one."""
+        if (key, more) not in self._known_domains:
+            domains = self._problem.nodes.domains(key)
+            names = sorted(more.union(value for value in domains if value is not None))
+            number: dict[str | None, int] = {name: place for place, name in enumerate(names)}
+            domain = np.array([number.get(value, -1) for value in domains], dtype=np.int64)
+            self._known_domains[key, more] = names, domain
+        return self._known_domains[key, more]
+
+    def _universe(self, group: TopologyGroup, stating: list[int]) -> set[str]:
+        """Return the domains whose counts a spread compares."""
+        if not stating:
+            return set(group.universe)
+        owned = self._domains.rules(self._firsts[stating[0]]).owned
+        return next((set(every) for tally, _, every in owned if tally.group is group), set())
+
+
+def _is_intricate(pending: PendingGroup) -> bool:
+    """Whether more decides where such pods go than what the arrays have."""
+    return pending.pod_class.device_requests is not None or pending.wants_company

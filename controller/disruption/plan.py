@@ -1,0 +1,351 @@
+"""A plan in the making: which nodes go, and where their pods find room.
+
+A node goes with all its pods or stays. Pods go to free room of nodes that stay; those that find
+none are *bought for*, at what a pod of their class costs on new nodes, so that every plan has
+a cost and a search goes downhill over them. What rules and room allow is asked of the arrays
+alone: a change costs a fraction of a millisecond, and can be taken back. Pods that are on
+their way may be sent elsewhere for nothing: they move once, whatever the plan comes to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from controller.disruption.model import ClusterModel, Rule
+from controller.disruption.relaxation import HOLES
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.topology.groups import TopologyKind
+
+FORBIDDEN = 1e6
+"""$/h for a pod that nothing can be bought for: no saving is worth it."""
+
+ENDLESS = np.iinfo(np.int32).max
+NOT_A_CLASS = -1
+NEW_NODES = -1
+
+Mark = tuple[int, float]
+"""A moment of a plan that can be gone back to."""
+
+
+class Plan:
+    """See the module. `present` (nodes × classes) is where the pods that may move are to be,
+    `bought` (classes) how many of them on new nodes; `leaving` marks the nodes that go. `cost` is
+    that of all nodes, evictions counted, in $/h.
+    """
+
+    def __init__(self, model: ClusterModel, evictions: Vector, room_price: Matrix) -> None:
+        """Everybody stays. `evictions` (nodes) is what emptying a node costs in $/h, and
+        `room_price` (nodes × resources) says whose room is dear.
+        """
+        self.model, self._evictions, self._room_price = model, evictions, room_price
+        self.present = model.present.copy()
+        self.free = model.room - model.present @ model.sizes
+        self.bought = np.zeros(len(model.sizes), dtype=np.int64)
+        self.leaving = np.zeros(len(model.names), dtype=np.bool_)
+        self.cost = float(model.price[model.candidate].sum())
+        self._journal: list[tuple[int, int, int]] = []
+        finite = np.isfinite(model.worth_new)
+        self._worth = np.where(finite, model.worth_new * HOLES, FORBIDDEN)
+        self._asked = [np.flatnonzero(size > 0) for size in model.sizes]
+        self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
+        share = model.sizes / self._scale
+        bound = np.array([bool(rules) for rules in model.rules])
+        # Those that rules keep apart find a place early or never; then the greatest first.
+        self.order = np.lexsort((-share.sum(axis=1), ~bound))
+        self._rank = np.argsort(self.order)
+        self._dearness = self._worth / np.maximum(share.max(axis=1), 1e-12)
+
+    def mark(self) -> Mark:
+        """Return what `undo` goes back to."""
+        return len(self._journal), self.cost
+
+    def undo(self, mark: Mark) -> None:
+        """Take back all that has been done since."""
+        length, self.cost = mark
+        for node, number, count in reversed(self._journal[length:]):
+            if number == NOT_A_CLASS:
+                self.leaving[node] = not self.leaving[node]
+            elif node == NEW_NODES:
+                self.bought[number] -= count
+            else:
+                self.present[node, number] -= count
+                self.free[node] += self.model.sizes[number] * count
+        del self._journal[length:]
+
+    def turn(self, node: int) -> None:
+        """Let a node go that stays, or stay that goes."""
+        if self.leaving[node]:
+            self._stay(node)
+        else:
+            self._leave(node)
+
+    def start(self, kept: Mask, flow: Matrix, group: Indices) -> None:
+        """Let all candidates go but those kept, and bring their pods where the relaxation has
+        them: `flow` is classes × groups, `group` (nodes) the group of each.
+        """
+        left = np.zeros_like(self.bought)
+        for node in np.flatnonzero(self.model.candidate & ~kept).tolist():
+            left += self.present[node]
+            self._clear(node)
+        for number in self.order[left[self.order] > 0].tolist():
+            for place in np.argsort(-flow[number], kind="stable").tolist():
+                wanted = min(int(np.ceil(flow[number, place] - 1e-6)), int(left[number]))
+                if wanted <= 0 or flow[number, place] < 0.5:
+                    break
+                missing = self._place(number, wanted, kept & (group == place))
+                left[number] -= wanted - missing
+        for number in self.order[left[self.order] > 0].tolist():
+            self._buy(number, self._place(number, int(left[number]), kept))
+
+    def _leave(self, node: int) -> None:
+        counts = self.present[node].copy()
+        self._clear(node)
+        for number in self._in_order(counts):
+            missing = self._place(number, int(counts[number]), ~self.leaving)
+            if missing:
+                self._buy(number, missing)
+
+    def _stay(self, node: int) -> None:
+        """Bring the node's own pods home, and give the room that this leaves to others."""
+        model = self.model
+        self._journal.append((node, NOT_A_CLASS, 0))
+        self.leaving[node] = False
+        self.cost += float(model.price[node] - self._evictions[node])
+        touched = np.zeros(len(model.names), dtype=np.bool_)
+        touched[node] = True
+        for number in np.flatnonzero(model.present[node]).tolist():
+            own = wanted = int(model.present[node, number])
+            back = min(wanted, int(self.bought[number]))
+            if back:
+                self._buy(number, -back)
+                wanted -= back
+            if wanted:
+                guests = self.guests(number)
+                hosts = np.flatnonzero(guests > 0)
+                dear = self._room_price[hosts] @ model.sizes[number]
+                for host in hosts[np.argsort(-dear, kind="stable")].tolist():
+                    back = min(wanted, int(guests[host]))
+                    self._put(host, number, -back)
+                    touched[host] = True
+                    wanted -= back
+                    if not wanted:
+                        break
+            self._put(node, number, own)
+        self._fill(touched)
+
+    def guests(self, number: int) -> Indices:
+        """Return how many pods of a class each node is to take in."""
+        home = np.where(self.leaving, 0, self.model.present[:, number])
+        guests: Indices = self.present[:, number] - home
+        return guests
+
+    def _clear(self, node: int) -> None:
+        """Take a node out, and all pods off it."""
+        counts = self.present[node].copy()
+        self._journal.append((node, NOT_A_CLASS, 0))
+        self.leaving[node] = True
+        self.cost += float(self._evictions[node] - self.model.price[node])
+        for number in np.flatnonzero(counts).tolist():
+            self._put(node, number, -int(counts[number]))
+
+    def _fill(self, into: Mask) -> None:
+        """Bring pods that are to be bought for where there is room now, the dearest first."""
+        waiting = np.flatnonzero(self.bought)
+        most = self.free[into].max(axis=0, initial=0.0)
+        waiting = waiting[(self.model.sizes[waiting] <= most).all(axis=1)]
+        for number in waiting[np.argsort(-self._dearness[waiting], kind="stable")].tolist():
+            count = int(self.bought[number])
+            missing = self._place(number, count, into)
+            if missing < count:
+                self._buy(number, missing - count)
+
+    def _in_order(self, counts: Indices) -> list[int]:
+        some = np.flatnonzero(counts)
+        ordered: list[int] = some[np.argsort(self._rank[some])].tolist()
+        return ordered
+
+    def _buy(self, number: int, count: int) -> None:
+        self.bought[number] += count
+        self.cost += float(self._worth[number]) * count
+        self._journal.append((NEW_NODES, number, count))
+
+    def _put(self, node: int, number: int, count: int) -> None:
+        self.present[node, number] += count
+        self.free[node] -= self.model.sizes[number] * count
+        self._journal.append((node, number, count))
+
+    def clear(self, node: int) -> None:
+        """Let a node go, and leave it open where its pods go."""
+        self._clear(node)
+
+    def place(self, number: int, count: int, node: int) -> int:
+        """Put pods of a class on a node; return how many it cannot take."""
+        return self._place(number, count, np.arange(len(self.model.names)) == node)
+
+    def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
+        """Put pods, by their keys, on the nodes they are to go to; whether all find room there."""
+        class_of = {
+            pod.key: number for (_, number), pods in self.model.pods.items() for pod in pods
+        }
+        places = {name: place for place, name in enumerate(self.model.names)}
+        wanted: Counter[tuple[int, int]] = Counter()
+        for name, keys in moves.items():
+            for key in keys:
+                if name not in places or key not in class_of:
+                    return False
+                wanted[places[name], class_of[key]] += 1
+        left = sorted(wanted.items(), key=lambda item: (self._rank[item[0][1]], item[0][0]))
+        while left:
+            # What keeps a spread level depends on who comes first.
+            again = [
+                ((node, number), missing)
+                for (node, number), count in left
+                if (missing := self.place(number, count, node))
+            ]
+            if again == left:
+                return False
+            left = again
+        return True
+
+    @property
+    def saving(self) -> float:
+        """What it saves in $/h, evictions not counted."""
+        return float(self.model.price[self.leaving].sum() - self._worth @ self.bought)
+
+    def price_of_bought(self) -> float:
+        """Return what the pods that are bought for cost at least, in $/h: all on one new node
+        where one can hold them, else their shares; infinite where nothing can be bought.
+        """
+        some = np.flatnonzero(self.bought)
+        if not len(some):
+            return 0.0
+        packing, counts = self.model.packing, self.bought[some]
+        total = counts @ packing.sizes[some]
+        holds = packing.allowed[some].all(axis=0) & (packing.room >= total).all(axis=1)
+        shares = float(counts @ self.model.worth_new[some])
+        return float(
+            packing.prices[holds].min(initial=max(shares, 0.0) if not holds.any() else np.inf)
+        )
+
+    def homes(self, last: Mask) -> dict[str, str]:
+        """Return the node that each pod of a leaving node goes to, by the pod's key; those that
+        are bought for have none.
+
+        These are of as few leaving nodes as can be, so that few of them depend on one another;
+        `last` marks the nodes that had better not be among them.
+        """
+        model = self.model
+        sources = model.present * self.leaving[:, None]
+        self._take_bought(sources, last)
+        homes_of: dict[str, str] = {}
+        for number in np.flatnonzero(model.present[self.leaving].sum(axis=0)).tolist():
+            guests = self.guests(number)
+            homes = iter(np.repeat(np.arange(len(guests)), np.maximum(guests, 0)).tolist())
+            for node in np.flatnonzero(sources[:, number]).tolist():
+                for pod in model.pods[node, number][: int(sources[node, number])]:
+                    homes_of[pod.key] = model.names[next(homes)]
+        return homes_of
+
+    def _take_bought(self, sources: Indices, last: Mask) -> None:
+        """Take the pods that are bought for out of those that leave (nodes × classes)."""
+        some = np.flatnonzero(self.bought)
+        wanted, worth = self.bought[some], self._worth[some]
+        for among in (~last, last):
+            while wanted.any():
+                taken = np.minimum(sources[:, some], wanted) * among[:, None]
+                node = int((taken @ worth).argmax())
+                if not taken[node].any():
+                    break
+                sources[node, some] -= taken[node]
+                wanted -= taken[node]
+
+    def _place(self, number: int, count: int, into: Mask) -> int:
+        """Put pods of a class where room is cheapest; return how many find none."""
+        model, size = self.model, self.model.sizes[number]
+        if model.intricate[number]:
+            return count
+        nodes = np.flatnonzero(into & model.takes & model.allowed[:, number])
+        while count:
+            many = self._fitting(number, nodes)
+            nodes, many = nodes[many > 0], many[many > 0]
+            at_once = count
+            if model.rules[number] and len(nodes):
+                most, at_once = self._most(number, nodes)
+                many = np.minimum(many, most)
+            if not many.any():
+                return count
+            # Where room is cheap; among equals, where least is left of it.
+            rest = ((self.free[nodes] - size) / self._scale).sum(axis=1)
+            dear = self._room_price[nodes] @ size + 1e-4 * rest
+            dear[many <= 0] = np.inf
+            left = min(count, at_once)
+            for best in self._cheapest(dear, many, left):
+                taken = min(left, int(many[best]))
+                self._put(int(nodes[best]), number, taken)
+                left -= taken
+                count -= taken
+            if at_once > count:
+                return count
+        return 0
+
+    def _cheapest(self, dear: Vector, many: Indices, count: int) -> list[int]:
+        """Return the nodes to fill, in order, that together have room for so many."""
+        best = int(dear.argmin())
+        if many[best] >= count:
+            return [best]
+        order = np.argsort(dear, kind="stable")
+        order = order[many[order] > 0]
+        enough = int(np.searchsorted(np.cumsum(many[order]), count)) + 1
+        some: list[int] = order[:enough].tolist()
+        return some
+
+    def _fitting(self, number: int, nodes: Indices) -> Indices:
+        """Return how many pods of a class nodes have room for."""
+        size, asked = self.model.sizes[number], self._asked[number]
+        if not len(asked):
+            return np.full(len(nodes), ENDLESS, dtype=np.int64)
+        free = self.free[nodes]
+        many = free[:, asked[0]] / size[asked[0]]
+        for resource in asked[1:].tolist():
+            np.minimum(many, free[:, resource] / size[resource], out=many)
+        whole: Indices = np.maximum(np.floor(many + 1e-9), 0.0).astype(np.int64)
+        whole[(free < 0).any(axis=1)] = 0
+        return whole
+
+    def _most(self, number: int, nodes: Indices) -> tuple[Indices, int]:
+        """Return how many more pods of a class rules let each of these nodes have, and how many
+        may go before rules have to be asked again.
+        """
+        rules, at_once = self.model.rules[number], ENDLESS
+        most = np.full(len(nodes), ENDLESS, dtype=np.int64)
+        for rule in rules.stated:
+            own = number in rule.members
+            if own and not rule.group.per_node:
+                at_once = 1
+            where = rule.domain[nodes]
+            most = np.minimum(most, np.where(where >= 0, self._admitted(rule, own)[where], 0))
+        for rule in rules.repelling:
+            where = rule.domain[nodes]
+            most[(where >= 0) & (rule.stated(self.present)[where] > 0)] = 0
+        return most, at_once
+
+    def _admitted(self, rule: Rule, own: bool) -> Indices:
+        """Return how many more pods that state a rule, and count themselves or not, each domain
+        lets in.
+        """
+        counts, group = rule.population(self.present), rule.group
+        if rule.kind is TopologyKind.AFFINITY:
+            anywhere = own and not counts.any()
+            return np.where((counts > 0) | anywhere, ENDLESS, 0)
+        if rule.kind is TopologyKind.ANTI_AFFINITY:
+            return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
+        least = 0.0
+        if not group.per_node and rule.universe.sum() >= max(group.min_domains, 1):
+            least = float(counts[rule.universe].min())
+        spare = group.max_skew + least - counts
+        if own:
+            return np.maximum(spare, 0).astype(np.int64)
+        return np.where(spare >= 0, ENDLESS, 0)

@@ -1,0 +1,101 @@
+"""Decisions as people read them, and read back: a command written as a Disruption's spec."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from controller.apis.disruption import (
+    DisruptionSpec,
+    MovedWorkload,
+    PlannedMove,
+    PlannedReplacement,
+)
+from controller.apis.pods import Pod
+from controller.disruption import candidates
+from controller.disruption.commands import Command, Reason
+from controller.disruption.modes import Mode
+from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.results import NewNode
+
+DIGITS = 4
+"""Of amounts in $/h: a hundredth of a cent."""
+
+
+def spec_of(command: Command, mode: Mode) -> DisruptionSpec:
+    """Return what is written of a command."""
+    ordered = sorted(command.candidates, key=lambda candidate: candidate.name)
+    return DisruptionSpec(
+        reason=command.reason.value,
+        mode=mode.value,
+        nodes=[candidate.name for candidate in ordered],
+        node_claims=[candidate.claim.metadata.name for candidate in ordered],
+        node_pools=sorted({candidate.pool for candidate in ordered}),
+        new_nodes=[
+            PlannedReplacement(
+                node_pool=new.node_pool,
+                instance_types=list(new.instance_types),
+                price=round(new.price, DIGITS),
+                pods=list(new.pods),
+            )
+            for new in command.replacements
+        ],
+        moves=[
+            PlannedMove(node=node, pods=list(keys)) for node, keys in sorted(command.moves.items())
+        ],
+        workloads=workloads(pod for candidate in ordered for pod in candidate.moving),
+        price=round(sum(candidate.price for candidate in ordered), DIGITS),
+        saving=round(command.saving, DIGITS),
+        evictions=command.evictions,
+        why=command.why,
+    )
+
+
+def workloads(pods: Iterable[Pod]) -> list[MovedWorkload]:
+    """Return whose pods these are, and how many of each."""
+    counted = Counter(map(_workload, pods))
+    return [
+        MovedWorkload(kind=kind, namespace=namespace, name=name, uid=uid, pods=count)
+        for (kind, namespace, name, uid), count in sorted(counted.items())
+    ]
+
+
+def _workload(pod: Pod) -> tuple[str, str, str, str]:
+    own = pod.metadata
+    owner = next((owner for owner in own.owner_references if owner.controller), None)
+    if owner is None:
+        return "Pod", own.namespace, own.name, ""
+    return owner.kind, own.namespace, owner.name, owner.uid
+
+
+def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str:
+    """Return the command that a spec was written of, its nodes as they are now; or why there is
+    none any more.
+    """
+    reason = next((known for known in Reason if known.value == spec.reason), None)
+    if reason is None:
+        return f"its reason {spec.reason} is none that is known"
+    survey = candidates.survey(problem, eventual=reason is Reason.DRIFTED)
+    here = {candidate.name: candidate for candidate in survey.admitted}
+    for node, claim in zip(spec.nodes, spec.node_claims, strict=False):
+        if node not in here or here[node].claim.metadata.name != claim:
+            return f"node {node}: {survey.blocked.get(node, 'it has gone, or is on its way out')}"
+    return Command(
+        reason,
+        tuple(here[name] for name in spec.nodes),
+        replacements=tuple(
+            NewNode(
+                node_pool=new.node_pool,
+                instance_types=tuple(new.instance_types),
+                requirements=(),
+                price=new.price,
+                pods=tuple(new.pods),
+                requests={},
+            )
+            for new in spec.new_nodes
+        ),
+        moves={move.node: tuple(move.pods) for move in spec.moves},
+        saving=spec.saving,
+        evictions=spec.evictions,
+        why=spec.why,
+    )

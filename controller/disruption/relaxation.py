@@ -1,0 +1,216 @@
+"""Which nodes to keep, in fractions: a linear program whose duals price pods and free room.
+
+Keep shares of nodes, each with the pods that it has, put pods of nodes that go into free room
+of nodes that stay, and buy new nodes for the rest, at the least cost, an eviction counted with
+its price. Its answer names few nodes in fractions, so that it nearly is a plan. Its duals say
+what a pod of each class is worth and what free room is, and so what each node is worth beside
+what it costs; whatever is done with the cluster, nothing is saved beyond what they say.
+
+Nodes that every class is let into alike share one row per resource, which takes from the answer
+only that it knows nothing of holes. Pairs of class and such a group enter when prices ask for
+them. Rows: classes; groups × resources; classes of which a node takes only so many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from controller.disruption.model import ClusterModel
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.packing.fluid import empty_program
+from controller.scheduling.topology.groups import TopologyKind
+
+ROUNDS = 60
+PAIRS_AT_ONCE = 3
+TOLERANCE = 1e-7
+HOLES = 1.05
+"""What new nodes cost beside their share of one that is filled to the brim: none ever is."""
+
+FORBIDDEN = 100.0
+"""How many times the dearest node a pod costs that nothing can be bought for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaxedPlan:
+    """What the program answers.
+
+    `kept` (nodes) is the share of each node that stays; `gain` (nodes) what its going brings at
+    these prices, in $/h, evictions paid; `room_price` is nodes × resources; `bound` is what no
+    plan costs less than, evictions counted, of the nodes that may go.
+    """
+
+    kept: Vector
+    gain: Vector
+    values: Vector
+    room_price: Matrix
+    flow: Matrix
+    group: Indices
+    bound: float
+
+
+def relaxed(model: ClusterModel, evictions: Vector) -> RelaxedPlan:
+    """Solve; `evictions` (nodes) is what emptying each node costs, in $/h."""
+    return _Program(model, evictions).solution()
+
+
+class _Program:
+    def __init__(self, model: ClusterModel, evictions: Vector) -> None:
+        self._model, self._evictions = model, evictions
+        self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
+        self._sizes = model.sizes / self._scale
+        self._free = np.maximum(model.room - model.present @ model.sizes, 0.0) / self._scale
+        self._free[~model.takes] = 0.0
+        keys = np.packbits(model.allowed & model.takes[:, None], axis=1)
+        _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        self._group = group.reshape(-1)
+        self._let_in = (model.allowed & model.takes[:, None])[first].T  # classes × groups
+        self._let_in &= self._largest()
+        self._cost = np.where(model.candidate, model.price - evictions, 0.0)
+        self._total = model.present[model.candidate].sum(axis=0).astype(np.float64)
+        dearest = max(float(model.price.max(initial=0.0)), 1e-3)
+        finite = np.isfinite(model.worth_new)
+        self._worth_new = np.where(finite, model.worth_new * HOLES, FORBIDDEN * dearest)
+        self._limited, self._places = self._limits()
+        self._pair_class = np.zeros(0, dtype=np.int64)
+        self._pair_group = np.zeros(0, dtype=np.int64)
+        self._paired = np.zeros_like(self._let_in)
+        self._program = empty_program()
+        self._lay_out()
+
+    def _largest(self) -> Mask:
+        """Mark, classes × groups, where some node has room for a pod at all."""
+        roomy = np.zeros_like(self._let_in)
+        for number in range(roomy.shape[1]):
+            free = self._free[self._group == number]
+            free = np.unique(free, axis=0)
+            for place, size in enumerate(self._sizes):
+                roomy[place, number] = bool((free >= size - 1e-12).all(axis=1).any())
+        return roomy
+
+    def _limits(self) -> tuple[Indices, Matrix]:
+        """Return the classes of which a node takes only so many, and how many more each takes
+        (nodes × those classes).
+        """
+        limited, places = [], []
+        for number, rules in enumerate(self._model.rules):
+            room = None
+            for rule in rules.stated:
+                if rule.group.per_node and rule.kind is not TopologyKind.AFFINITY:
+                    most = 1 if rule.kind is TopologyKind.ANTI_AFFINITY else rule.group.max_skew
+                    left = np.maximum(most - rule.population(self._model.present), 0.0)
+                    room = left if room is None else np.minimum(room, left)
+            if room is not None:
+                limited.append(number)
+                allowed = self._model.allowed[:, number] & self._model.takes
+                places.append(np.where(allowed, room, 0.0))
+        shape = (len(self._model.names), len(limited))
+        return np.array(limited, dtype=np.int64), np.array(places).T.reshape(shape)
+
+    def _lay_out(self) -> None:
+        model, infinity = self._model, highspy.kHighsInf
+        groups, resources = self._let_in.shape[1], self._sizes.shape[1]
+        candidate, stays = np.flatnonzero(model.candidate), ~model.candidate
+        room = np.zeros((groups, resources))
+        np.add.at(room, self._group[stays], self._free[stays])
+        upper = np.concatenate(
+            [np.full(len(self._total), infinity), room.reshape(-1), self._places[stays].sum(axis=0)]
+        )
+        lower = np.concatenate([self._total, np.full(len(upper) - len(self._total), -infinity)])
+        none = np.zeros(0, dtype=np.int32)
+        self._program.addRows(len(upper), lower, upper, 0, none, none, np.zeros(0))
+        self._first_group_row = len(self._total)
+        self._first_limit_row = self._first_group_row + groups * resources
+        self._candidates = candidate
+        block = np.zeros((len(candidate), len(upper)))
+        block[:, : len(self._total)] = model.present[candidate]
+        rows = self._first_group_row + self._group[candidate, None] * resources
+        block[np.arange(len(candidate))[:, None], rows + np.arange(resources)] = -self._free[
+            candidate
+        ]
+        block[:, self._first_limit_row :] = -self._places[candidate]
+        self._add(self._cost[candidate], np.ones(len(candidate)), block)
+        self._add(
+            self._worth_new,
+            np.full(len(self._total), infinity),
+            np.eye(len(self._total), len(upper)),
+        )
+
+    def _add(self, cost: Vector, upper: Vector, block: Matrix) -> None:
+        """Add columns, given densely (columns × rows)."""
+        columns, rows = np.nonzero(block)
+        starts = np.searchsorted(columns, np.arange(len(block)))
+        self._program.addCols(
+            len(block),
+            cost,
+            np.zeros(len(block)),
+            upper,
+            len(columns),
+            starts.astype(np.int32),
+            rows.astype(np.int32),
+            block[columns, rows],
+        )
+
+    def _add_pairs(self, chosen: Mask) -> None:
+        classes, groups = np.nonzero(chosen)
+        self._paired |= chosen
+        self._pair_class = np.append(self._pair_class, classes)
+        self._pair_group = np.append(self._pair_group, groups)
+        resources = self._sizes.shape[1]
+        block = np.zeros((len(classes), self._program.getNumRow()))
+        every = np.arange(len(classes))
+        block[every, classes] = 1.0
+        rows = self._first_group_row + groups[:, None] * resources + np.arange(resources)
+        block[every[:, None], rows] = self._sizes[classes]
+        for place, number in enumerate(self._limited.tolist()):
+            block[classes == number, self._first_limit_row + place] = 1.0
+        self._add(np.zeros(len(classes)), np.full(len(classes), highspy.kHighsInf), block)
+
+    def solution(self) -> RelaxedPlan:
+        for _ in range(ROUNDS):
+            self._program.run()
+            solution = self._program.getSolution()
+            duals = np.array(solution.row_dual)
+            values = np.maximum(duals[: len(self._total)], 0.0)
+            resources = self._sizes.shape[1]
+            prices = np.maximum(-duals[self._first_group_row : self._first_limit_row], 0.0)
+            prices = prices.reshape(-1, resources)
+            slots = np.maximum(-duals[self._first_limit_row :], 0.0)
+            cost = self._sizes @ prices.T  # classes × groups
+            cost[self._limited] += slots[:, None]
+            short = np.where(self._let_in & ~self._paired, values[:, None] - cost, 0.0)
+            wanted = short > TOLERANCE
+            if not wanted.any():
+                break
+            if wanted.shape[1] > PAIRS_AT_ONCE:
+                least = -np.partition(-short, PAIRS_AT_ONCE - 1, axis=1)[:, PAIRS_AT_ONCE - 1]
+                wanted &= short >= least[:, None]
+            self._add_pairs(wanted)
+        room_price = prices[self._group]
+        worth = self._model.present @ values + (self._free * room_price).sum(axis=1)
+        worth += self._places @ slots
+        gain = np.where(self._model.candidate, self._cost - worth, 0.0)
+        kept = np.ones(len(self._cost))
+        kept[self._candidates] = np.array(solution.col_value)[: len(self._candidates)]
+        fixed = (self._free * room_price).sum(axis=1) + self._places @ slots
+        bound = float(self._total @ values - fixed[~self._model.candidate].sum())
+        bound += float(np.minimum(self._cost - worth, 0.0)[self._model.candidate].sum())
+        bound += float(self._evictions[self._model.candidate].sum())
+        return RelaxedPlan(
+            kept=kept,
+            gain=gain,
+            values=values,
+            room_price=room_price / self._scale,
+            flow=self._flow(np.array(solution.col_value)),
+            group=self._group,
+            bound=bound,
+        )
+
+    def _flow(self, bought: Vector) -> Matrix:
+        """Return how many pods of each class each group takes in (classes × groups)."""
+        flow = np.zeros(self._let_in.shape)
+        first = len(self._candidates) + len(self._total)
+        flow[self._pair_class, self._pair_group] = bought[first:]
+        return flow

@@ -1,0 +1,65 @@
+"""What takes the assembly's place while all is observed: it looks, thinks, and does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from controller.apis import kinds
+from controller.apis.kinds import Kind
+from controller.manager.assembly import ReconcilerPorts
+from controller.manager.loops import Singleton
+from controller.options import Options
+from controller.reconcilers.disruption.advising import Advisor
+from controller.reconcilers.disruption.observer import DisruptionObserver
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.observer import ProvisioningObserver
+
+
+class ObservingAssembly:
+    """The observers of one controller, at work while `run` runs."""
+
+    def __init__(self, ports: ReconcilerPorts, options: Options) -> None:
+        self._cloud, self._cluster, self._metrics = ports.cloud, ports.cluster, ports.metrics
+        self._batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
+        provisioning = ProvisioningObserver(
+            cloud=ports.cloud,
+            cluster=ports.cluster,
+            metrics=ports.metrics,
+            clock=ports.clock,
+            solve=ports.solve,
+            batch_window=self._batch_window,
+        )
+        advisor = Advisor(
+            judge=ports.judge, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
+        )
+        disruption = DisruptionObserver(
+            cloud=ports.cloud, cluster=ports.cluster, clock=ports.clock, advisor=advisor
+        )
+        self._singletons = [
+            Singleton("provisioner", provisioning, ports.metrics),
+            Singleton("disruption", disruption, ports.metrics),
+        ]
+
+    async def run(self) -> None:
+        """Start the cloud, then look at everything there is, until cancelled."""
+        try:
+            await self._cloud.start()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._cloud.run())
+                for singleton in self._singletons:
+                    tasks.create_task(singleton.run())
+                for pod in self._cluster.pending_pods():
+                    self._batch_window.nudge(pod.metadata.uid)
+        finally:
+            await self._cloud.settle()
+
+    def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
+        """Have a pod that begins to wait looked at; `before` or `after` is None for what is not
+        there.
+        """
+        if kind != kinds.POD or after is None:
+            return
+        self._metrics.pod_changed(before, after)
+        if self._cluster.begins_to_wait(before, after):
+            self._batch_window.nudge(after.metadata.uid)

@@ -1,0 +1,145 @@
+"""The command `explain node`: why a node is still there, live or in a recorded world."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from controller.apis.kinds import EVENT
+from controller.apiserver.errors import ApiError
+from controller.disruption.explanation import NodeExplanation, as_wire, explained
+from controller.kube.client import Client
+from controller.offline.disrupt import moment, problem_of
+from controller.offline.record import access_of, live
+from controller.offline.reporter import Table
+from controller.offline.solve import QuestionError, answered, deadline, drawn_table, read
+from controller.offline.world import World, load
+
+TOLD = frozenset(
+    {
+        "Unconsolidatable",
+        "DisruptionBlocked",
+        "ConsolidationCandidate",
+        "ConsolidationApproved",
+        "ConsolidationRejected",
+    }
+)
+"""The events of a node that say that it has been looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastLook:
+    """When the controller last said something of a node, and what."""
+
+    at: datetime
+    message: str
+
+
+def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `explain node`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m controller explain node",
+        description="Say why a node is still there: what holds each of its pods, the cheapest "
+        "alternative, when it was last tried, what would change the answer. Asks the cluster that "
+        "KUBECONFIG names, or a recorded world. Nothing is changed anywhere.",
+    )
+    parser.add_argument("node", metavar="NODE")
+    parser.add_argument("--world", type=Path, metavar="WORLD.json", help="see docs/formats.md")
+    parser.add_argument("--output", choices=("table", "json"), default="table")
+    parser.add_argument("--now", type=moment, default=None, metavar="TIME")
+    parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS")
+    chosen, settings = parser.parse_known_args(argv)
+    if chosen.world is not None and settings:
+        parser.error(f"with --world there are no settings: {' '.join(settings)}")
+    return answered(lambda: _print(chosen, settings, environ))
+
+
+def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
+    last: LastLook | None = None
+    if chosen.world is not None:
+        world: World = read(chosen.world)
+    else:
+        world = load(live(settings, environ))
+        last = asyncio.run(_last_look(chosen.node, environ))
+    explanation = _asked(world, chosen)
+    if chosen.output == "json":
+        looked = {"at": last.at.isoformat(), "message": last.message} if last else None
+        sys.stdout.write(json.dumps({**as_wire(explanation), "lastTried": looked}) + "\n")
+        return 0
+    console = Console(markup=False, emoji=False)
+    console.print(_summary(explanation, last), highlight=False)
+    console.print(drawn_table(_table(explanation)))
+    for change in explanation.changes:
+        console.print(f"It would go with: {change}", highlight=False)
+    return 0
+
+
+def _asked(world: World, chosen: argparse.Namespace) -> NodeExplanation:
+    try:
+        problem = problem_of(world, now=chosen.now or datetime.now(UTC), calm=True)
+    except ValueError as error:
+        raise QuestionError(f"settings: {error}") from error
+    expired = deadline(time.perf_counter() + chosen.time_limit)
+    explanation = explained(problem, chosen.node, expired=expired)
+    if explanation is None:
+        raise QuestionError(f"there is no node {chosen.node}")
+    return explanation
+
+
+async def _last_look(node: str, environ: Mapping[str, str]) -> LastLook | None:
+    """Return what the controller's events say of a node; None when nobody has said anything."""
+    async with Client(access_of(environ), user_agent="joiner") as api:
+        try:
+            events = await api.list(EVENT, field_selector=f"involvedObject.name={node}")
+        except ApiError as error:
+            print(f"events cannot be read: {error}", file=sys.stderr)
+            return None
+    looks = [
+        LastLook(at, event.message)
+        for event in events
+        if event.reason in TOLD
+        and (at := event.last_timestamp or event.metadata.creation_timestamp)
+    ]
+    return max(looks, key=lambda look: look.at, default=None)
+
+
+def _summary(explanation: NodeExplanation, last: LastLook | None) -> str:
+    price = (
+        "a price that nobody knows" if explanation.price is None else f"{explanation.price:.4f} $/h"
+    )
+    pool = f" of NodePool {explanation.node_pool}" if explanation.node_pool else ""
+    lines = [f"{explanation.node}, {explanation.instance_type}{pool}, {price}: {explanation.why}"]
+    if explanation.alternative is None:
+        lines.append("Without it some of its pods would find no place.")
+    else:
+        bought = ", ".join(
+            f"{new.instance_types[0]} {new.price:.4f}" for new in explanation.new_nodes
+        )
+        lines.append(
+            f"Without it its pods would cost {explanation.alternative:.4f} $/h"
+            f"{f' ({bought})' if bought else ''}; moving them costs {explanation.moves:.4f} $/h "
+            "until it pays."
+        )
+    if last is not None:
+        lines.append(f"Last looked at {last.at:%Y-%m-%d %H:%M:%SZ}: {last.message}")
+    return "\n".join(lines)
+
+
+def _table(explanation: NodeExplanation) -> Table:
+    return Table(
+        "Its pods",
+        ("pod", "held by", "would go to", "$ to move", "what would change that"),
+        tuple(
+            (pod.pod, pod.holds or "nothing", pod.elsewhere, f"{pod.price:.4f}", pod.change)
+            for pod in explanation.pods
+        ),
+    )

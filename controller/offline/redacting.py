@@ -1,0 +1,246 @@
+"""Takes out of a world who it belongs to, and leaves in it all that decides.
+
+Names, namespaces and the values of labels become tokens: equal ones the same token, and in the
+same order, since the engine breaks ties by name. What a key of Kubernetes, Karpenter or AWS says
+of a machine (its zone, its type) stays, and so do numbers that are compared, label keys and
+names of resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from controller.apis import labels
+
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+"""The label that bears a namespace's own name."""
+
+OWN_VALUES = frozenset({labels.NODEPOOL, labels.EC2NODECLASS, labels.HOSTNAME})
+"""Keys of well-known domains whose values are names that people gave."""
+
+PUBLIC_KEYS = frozenset({*labels.WELL_KNOWN, *labels.ALIASES})
+PUBLIC_DOMAINS = (labels.GROUP, labels.AWS_GROUP, "node.kubernetes.io", "karpenter.kwok.sh")
+"""Keys, and domains of keys, whose values say what a machine is."""
+
+NAMES = frozenset(
+    {
+        "name",
+        "uid",
+        "generateName",
+        "nodeName",
+        "nominatedNodeName",
+        "claimName",
+        "volumeName",
+        "storageClassName",
+        "priorityClassName",
+        "resourceClaimName",
+        "resourceClaimTemplateName",
+    }
+)
+SELECTING = frozenset({"labels", "matchLabels", "nodeSelector", "selector"})
+"""Maps from label keys to values; a selector may be one, or hold them."""
+
+VOLUMES = frozenset({"hostPath", "local", "awsElasticBlockStore"})
+"""Sources of volumes, of which it matters only that they are there."""
+
+TAINTS = frozenset({"taints", "startupTaints", "tolerations"})
+COMPARING = frozenset({"Gt", "Lt", "Gte", "Lte"})
+
+PUBLIC = frozenset({"instanceTypes", "settings"})
+"""Parts of a world that tell nothing of whose it is."""
+
+HARDWARE = frozenset({"resourceSlices", "resourceClaims", "deviceClasses", "csiNodes"})
+"""Kinds whose names inside are those of drivers and devices; only the outermost are theirs."""
+
+
+def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the world with tokens in place of what people named."""
+    collected = _Collector(frozenset(_compared(world)), dict(_made_names(world)))
+    _walked(world, collected)
+    return dict(_walked(world, collected.tokens()))
+
+
+class _Words(Protocol):
+    """What becomes of each word."""
+
+    def plain(self, word: str) -> str:
+        """Return what becomes of a name."""
+
+    def namespace(self, word: str) -> str:
+        """Return what becomes of a namespace's name."""
+
+    def of_label(self, key: str, value: str) -> str:
+        """Return what becomes of a label's value."""
+
+
+@dataclass(slots=True)
+class _Labels:
+    """Knows of which labels the values are words, and of which kind."""
+
+    compared: frozenset[str]
+    made: Mapping[str, tuple[str, str]]
+    """Names that Kubernetes has put together, of a pod and its volume."""
+
+    def plain(self, word: str) -> str:
+        """Return what becomes of a name."""
+        raise NotImplementedError
+
+    def namespace(self, word: str) -> str:
+        """Return what becomes of a namespace's name."""
+        raise NotImplementedError
+
+    def of_label(self, key: str, value: str) -> str:
+        """Return what becomes of a label's value."""
+        if key == NAMESPACE_LABEL:
+            return self.namespace(value)
+        if key in self.compared or (_is_public(key) and key not in OWN_VALUES):
+            return value
+        return self.plain(value)
+
+
+@dataclass(slots=True)
+class _Collector(_Labels):
+    """Hears every word once, so that tokens can be given in order."""
+
+    words: set[str] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=set)
+
+    def plain(self, word: str) -> str:
+        self.words.update(self.made.get(word, (word,)))
+        return word
+
+    def namespace(self, word: str) -> str:
+        self.namespaces.add(word)
+        return word
+
+    def tokens(self) -> _Tokens:
+        """Return tokens for all words heard."""
+        return _Tokens(
+            self.compared,
+            self.made,
+            _numbered("x", sorted(self.words)),
+            # Pods sort by `namespace/name`, in which a slash follows the namespace.
+            _numbered("n", sorted(self.namespaces, key=lambda namespace: f"{namespace}/")),
+        )
+
+
+@dataclass(slots=True)
+class _Tokens(_Labels):
+    """Puts tokens in the place of words."""
+
+    names: Mapping[str, str]
+    spaces: Mapping[str, str]
+
+    def plain(self, word: str) -> str:
+        return "-".join(self.names[part] if part else "" for part in self.made.get(word, (word,)))
+
+    def namespace(self, word: str) -> str:
+        return self.spaces[word] if word else ""
+
+
+def _numbered(prefix: str, words: list[str]) -> dict[str, str]:
+    width = len(str(len(words)))
+    return {word: f"{prefix}{place:0{width}d}" for place, word in enumerate(words)}
+
+
+def _walked(world: Mapping[str, Any], words: _Words) -> dict[str, Any]:
+    anonymous: dict[str, Any] = {}
+    for key, value in world.items():
+        if key == "instanceTypes" and isinstance(value, list):
+            anonymous[key] = [_type(row, words) for row in value]
+        elif key in PUBLIC:
+            anonymous[key] = value
+        elif key in HARDWARE:
+            anonymous[key] = [_hardware(row, words) for row in value]
+        elif key == "namespaces":
+            anonymous[key] = [_namespace(row, words) for row in value]
+        else:
+            anonymous[key] = [_object(row, words) for row in value]
+    return anonymous
+
+
+def _namespace(value: dict[str, Any], words: _Words) -> dict[str, Any]:
+    name = words.namespace(value["metadata"]["name"])
+    anonymous: dict[str, Any] = _object(value, words)
+    return {**anonymous, "metadata": {**anonymous["metadata"], "name": name}}
+
+
+def _type(row: dict[str, Any], words: _Words) -> dict[str, Any]:
+    pools = row.get("nodePools")
+    return {**row, "nodePools": [words.plain(pool) for pool in pools]} if pools else row
+
+
+def _hardware(value: dict[str, Any], words: _Words) -> dict[str, Any]:
+    anonymous = {**value, "metadata": _object(value.get("metadata", {}), words)}
+    spec = value.get("spec")
+    if isinstance(spec, dict) and spec.get("nodeName"):
+        anonymous["spec"] = {**spec, "nodeName": words.plain(spec["nodeName"])}
+    status = value.get("status")
+    if isinstance(status, dict) and "reservedFor" in status:
+        anonymous["status"] = {**status, "reservedFor": _object(status["reservedFor"], words)}
+    return anonymous
+
+
+def _object(value: Any, words: _Words, inside: str = "") -> Any:
+    if isinstance(value, list):
+        return [_object(member, words, inside) for member in value]
+    if not isinstance(value, dict):
+        return value
+    if inside in SELECTING and all(isinstance(text, str) for text in value.values()):
+        return {key: words.of_label(key, text) for key, text in value.items()}
+    key = value.get("key")
+    if isinstance(key, str) and isinstance(value.get("values"), list):
+        return {**value, "values": [words.of_label(key, text) for text in value["values"]]}
+    if inside in TAINTS and isinstance(value.get("value"), str) and isinstance(key, str):
+        return {**value, "value": words.of_label(key, value["value"])}
+    return {name: _field(name, part, words) for name, part in value.items() if name != "message"}
+
+
+def _field(name: str, value: Any, words: _Words) -> Any:
+    if isinstance(value, str):
+        if name == "namespace":
+            return words.namespace(value)
+        if name in NAMES:
+            return words.plain(value)
+        if name == "providerID":
+            return _provider_id(value, words)
+        return value
+    if name == "namespaces":
+        return [words.namespace(namespace) for namespace in value]
+    if name == "annotations":
+        return value
+    if name in VOLUMES:
+        return dict.fromkeys(value, "")
+    return _object(value, words, name)
+
+
+def _provider_id(value: str, words: _Words) -> str:
+    place, slash, machine = value.rpartition("/")
+    return f"{place}{slash}{words.plain(machine)}" if machine else value
+
+
+def _is_public(key: str) -> bool:
+    return key in PUBLIC_KEYS or key.partition("/")[0] in PUBLIC_DOMAINS
+
+
+def _made_names(world: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the names of claims that were made for the ephemeral volumes of pods."""
+    for pod in world.get("pods", ()):
+        for volume in pod.get("spec", {}).get("volumes", ()):
+            if "ephemeral" in volume:
+                parts = pod["metadata"]["name"], volume["name"]
+                yield "-".join(parts), parts
+
+
+def _compared(value: Any) -> Iterator[str]:
+    """Yield the keys of labels whose values are compared as numbers."""
+    if isinstance(value, list):
+        for member in value:
+            yield from _compared(member)
+    elif isinstance(value, dict):
+        if value.get("operator") in COMPARING and isinstance(value.get("key"), str):
+            yield value["key"]
+        for member in value.values():
+            yield from _compared(member)

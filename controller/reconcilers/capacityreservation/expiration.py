@@ -1,0 +1,61 @@
+"""Empties the nodes of a capacity block before EC2 takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis import labels
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
+from controller.apis.nodeclaim import NodeClaim
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import Metrics
+
+PERIOD = timedelta(minutes=1)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """Deletes the claims of a capacity block that is about to end, without asking budgets.
+
+    Asks nobody: when a block ends stands in the status of the classes that select it.
+    """
+
+    api: ApiServer
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+
+    async def run_once(self) -> timedelta:
+        """Look at every reservation once."""
+        now = self.clock()
+        expiring = {
+            reservation.id
+            for node_class in self.cluster.list(EC2_NODE_CLASS)
+            for reservation in node_class.status.capacity_reservations
+            if reservation.is_expiring(now)
+        }
+        if expiring:
+            for claim in self.cluster.list(NODE_CLAIM):
+                reservation_id = claim.metadata.labels.get(labels.RESERVATION_ID, "")
+                if reservation_id in expiring and not claim.metadata.is_deleting:
+                    await self._end(claim, reservation_id)
+        return PERIOD
+
+    async def _end(self, claim: NodeClaim, reservation_id: str) -> None:
+        self.metrics.disrupted(
+            claim, "capacity_block_expiring", pods=self.cluster.moving_from(claim)
+        )
+        log.info(
+            "the capacity block is about to end",
+            extra={"NodeClaim": claim.metadata.name, "capacity-reservation-id": reservation_id},
+        )
+        with contextlib.suppress(NotFoundError):
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)

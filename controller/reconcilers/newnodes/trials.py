@@ -1,0 +1,69 @@
+"""How many nodes each pool may make now: after failures in a row it tries one at a time.
+
+A pool whose nodes do not join makes and pays for one after the other in vain, and what waits
+for them could run elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from controller.apis import conditions, quantities
+from controller.apis.nodeclaim import REGISTERED
+from controller.apis.nodepool import NodePool
+from controller.constraints.resources import NODES, parsed
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.state.registrations import Registrations
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Knows which pools have stopped, and until when."""
+
+    cluster: Cluster
+    clock: Clock
+    registrations: Registrations
+
+    def is_stopped(self, pool: NodePool) -> bool:
+        """Whether new nodes of the pool are not to be relied on now."""
+        return self.registrations.next_try(pool.metadata.name) is not None
+
+    def room(self, pool: NodePool) -> int | None:
+        """Return how many nodes the pool may make now; None for as many as it likes."""
+        name = pool.metadata.name
+        next_try = self.registrations.next_try(name)
+        if next_try is None:
+            return None
+        return 0 if self.clock() < next_try or self._is_trying(name) else 1
+
+    def admitted(self, pools: Iterable[NodePool]) -> list[NodePool]:
+        """Return the pools that may make nodes now; those that try one with a limit of one."""
+        admitted = []
+        for pool in pools:
+            room = self.room(pool)
+            if room is None:
+                admitted.append(pool)
+            elif room:
+                admitted.append(self._limited(pool))
+        return admitted
+
+    def _is_trying(self, pool: str) -> bool:
+        return any(
+            not claim.metadata.is_deleting
+            and not conditions.is_true(claim.status.conditions, REGISTERED)
+            for claim in self.cluster.claims_of(pool)
+        )
+
+    def _limited(self, pool: NodePool) -> NodePool:
+        present = sum(
+            state.managed and state.node_pool == pool.metadata.name
+            for state in self.cluster.state_nodes(self.clock())
+        )
+        own = parsed(pool.spec.limits).get(NODES)
+        most = present + 1 if own is None else min(own // quantities.MILLI, present + 1)
+        limits = {**pool.spec.limits, NODES: str(most)}
+        return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))

@@ -1,0 +1,1 @@
+"""Replaces nodes that have been unhealthy for too long."""

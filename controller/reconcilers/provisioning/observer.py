@@ -1,0 +1,73 @@
+"""Watches what provisioning would buy for pods that wait, and buys nothing."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from controller.apis.kinds import NODE_POOL
+from controller.cloudprovider.provider import CloudProvider
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.newnodes.supply import ready_pools, supply
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve
+from controller.scheduling.buffers import apart
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProvisioningObserver:
+    """Places batches as a provisioner would; the log and the metrics tell what that would cost.
+
+    Nodes that somebody else makes meanwhile are there when it next looks, and take pods.
+    """
+
+    cloud: CloudProvider
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+    solve: Solve
+    batch_window: BatchWindow
+
+    async def run_once(self) -> timedelta:
+        """Wait for a batch and place it; returns when to begin again."""
+        try:
+            await self.batch_window.wait(
+                AGAIN, lambda: self.cluster.has_undecided_pods(self.clock())
+            )
+        except TimeoutError:
+            log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
+        if not self.cluster.synced:
+            return UNSYNCED
+        await self._round()
+        return timedelta(0)
+
+    async def _round(self) -> None:
+        now = self.clock()
+        pods = [*self.cluster.pending_pods(), *self.cluster.reschedulable_pods(now)]
+        virtual = self.cluster.buffer_pods()
+        if not pods and not virtual:
+            return
+        pools = ready_pools(self.cluster.list(NODE_POOL))
+        types = (await supply(self.cloud, self.cluster, pools)).types
+        sold = [pool for pool in pools if pool.metadata.name in types]
+        snapshot = self.cluster.snapshot(types, sold, now=now)
+        with self.metrics.scheduling():
+            answer = await self.solve([*pods, *virtual], snapshot)
+        results, _ = apart(answer, virtual)
+        self.metrics.solved(results)
+        log.info(
+            "would make nodes for pods",
+            extra={
+                "pods": len(pods),
+                "nodeclaims": len(results.new_nodes),
+                "unschedulable": len(results.unschedulable),
+                "cost": round(results.cost, 4),
+                "lower-bound": round(results.lower_bound, 4),
+                "cheapest": [node.instance_types[0] for node in results.new_nodes[:10]],
+            },
+        )

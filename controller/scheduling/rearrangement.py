@@ -1,0 +1,129 @@
+"""Going over a small answer once more, across the rounds in which its nodes were bought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controller.scheduling.arrays import Vector
+from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.catalog.limits import PurchaseLimits
+from controller.scheduling.catalog.variants import Variants
+from controller.scheduling.packing.formulation import ProblemBuilder, each_apart
+from controller.scheduling.packing.localsearch import LocalSearch, MoveRules
+from controller.scheduling.packing.plannednodes import Families, PlannedNode
+from controller.scheduling.placement.domains import Domains
+from controller.scheduling.pods.groups import PendingGroup, PodGroup
+
+FEW = 100
+"""Up to how many pods on new nodes an answer is gone over once more, node by node, and up to
+how many of a class that were left behind are tried with them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rearranged:
+    """New nodes, put together in another way, and what limits have `left` after them."""
+
+    planned: list[PlannedNode]
+    left: Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rearrangement:
+    """Takes new nodes apart and puts them together again where that is cheaper."""
+
+    builder: ProblemBuilder
+    limits: PurchaseLimits
+    domains: Domains
+    launch_options: LaunchOptions
+    variants: Variants
+
+    def rearranged(
+        self, planned: Sequence[PlannedNode], placeless: Sequence[PendingGroup], left: Vector
+    ) -> Rearranged | None:
+        """Return cheaper nodes for the same pods, and for those of the pods that found no place
+        for which there is one now; None where that brings nothing.
+        """
+        families = Families(planned, self._left_behind(placeless), self._in_all_domains)
+        weights = self.variants.weight_of_variant
+        # For each weight the kinds that are the best there: it may be the turn of any.
+        by_weight = [
+            replace(pod_group, eligible=pod_group.eligible & (weights == weight))
+            for weight in np.unique(weights).tolist()
+            for pod_group in families.classes
+        ]
+        taken = np.array([node.kind for node in planned], dtype=np.int64)
+        freed = left + self.limits.consumption[taken].sum(axis=0)
+        classes = each_apart([*families.classes, *by_weight])
+        problem, kinds = self.builder.problem(classes, freed, keep=taken)
+        rules = [self.domains.rules(pod_group.pending) for pod_group in families.classes]
+        search = LocalSearch(
+            problem=problem,
+            move_rules=MoveRules(
+                weight=weights[self.variants.variant_of[kinds]],
+                pins=[pod_group.pins for pod_group in families.classes],
+                rules=rules,
+                bound=[pod_group.is_bound for pod_group in families.classes],
+                others=families.others,
+                all_rules=list(dict.fromkeys(rules)),
+            ),
+            pods=families.pods(),
+            kinds=np.searchsorted(kinds, taken),
+            fixed=np.array([node.is_bound for node in planned]),
+        )
+        if not search.run(families.waiting):
+            return None
+        nodes = search.nodes
+        made = np.where(nodes.kind < 0, -1, kinds[nodes.kind])
+        return Rearranged(
+            planned=families.named(made.tolist(), nodes.pods[:, : len(rules)]),
+            left=nodes.headroom * self.limits.units,
+        )
+
+    def _left_behind(self, placeless: Sequence[PendingGroup]) -> list[PodGroup]:
+        """Return the pods that found no place, the more important first, in some domains to
+        begin with. Not those that claim devices, which are given as nodes are packed.
+        """
+        pod_groups = []
+        plain = (pending for pending in placeless if pending.pod_class.device_requests is None)
+        for pending in sorted(
+            plain, key=lambda pending: (pending.is_room, pending.pod_class.index)
+        ):
+            keys, eligible = self.domains.rules(pending).keys, pending.eligibility.eligible
+            domains = self.launch_options.combinations(eligible, keys)
+            fits = len(self.launch_options.fitting_kinds(eligible, pending.size)) > 0
+            if fits and domains and pending.number <= FEW and not pending.wants_company:
+                pins = tuple(zip(keys, domains[0], strict=True))
+                pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))
+        return pod_groups
+
+    def _in_all_domains(self, pod_group: PodGroup) -> list[PodGroup]:
+        """Return a pod group, first of all as it is, in each combination of domains in which
+        nodes can be made for it, of pools of any weight.
+        """
+        eligible = self.domains.left_open(pod_group.pending.eligibility.eligible)
+        keys = tuple(key for key, _ in pod_group.pins)
+        everywhere_open = [pod_group.pins]
+        if not pod_group.is_bound:
+            everywhere = (
+                tuple(zip(keys, domains, strict=True))
+                for domains in self.launch_options.combinations(eligible, keys)
+            )
+            everywhere_open += [pins for pins in everywhere if pins != pod_group.pins]
+        return [
+            replace(
+                pod_group,
+                pins=pins,
+                keys=[],
+                unit=1,
+                colocated=[],
+                needs=None,
+                eligible=self.launch_options.pinned(eligible, pins)
+                if pod_group.needs is None
+                else pod_group.eligible,
+            )
+            for pins in everywhere_open
+        ]

@@ -1,0 +1,54 @@
+"""What pods that find no place give up: the pools of greatest weight, then their preferences."""
+
+from __future__ import annotations
+
+from controller.scheduling.catalog.launchoptions import LaunchOptions
+from controller.scheduling.placement.eligibility import EligibilityReader
+from controller.scheduling.pods.groups import Eligibility, PendingGroup
+from controller.scheduling.pods.preferences import Relaxed, relaxed
+from controller.scheduling.reporter import Reporter
+
+HEAVIER_POOLS = "pools of a greater weight"
+
+
+class Relaxation:
+    """Finds the next, weaker thing to ask for; equal constraints are relaxed once."""
+
+    def __init__(
+        self, *, reader: EligibilityReader, launch_options: LaunchOptions, reporter: Reporter
+    ) -> None:
+        """Nothing has been given up yet."""
+        self._reader, self._launch_options, self._reporter = reader, launch_options, reporter
+        self._known: dict[Eligibility, Relaxed | None] = {}
+
+    def attainable(self, pending: PendingGroup) -> PendingGroup:
+        """Give up what no node that is there or can be bought will ever grant, so that the
+        pods are placed beside the others and not after them.
+        """
+        while not len(
+            self._launch_options.fitting_kinds(pending.eligibility.eligible, pending.size)
+        ):
+            weaker = self._weaker(pending) if not pending.eligibility.nodes.any() else None
+            if weaker is None:
+                break
+            pending = weaker
+        return pending
+
+    def next(self, pending: PendingGroup) -> PendingGroup | None:
+        """Return the next thing to try for pods that found no place; None when nothing is left
+        to give up.
+        """
+        if self._reader.next_tier(pending):
+            self._reporter.pods_relaxed(pods=pending.number, given_up=HEAVIER_POOLS)
+            return pending
+        weaker = self._weaker(pending)
+        return self.attainable(weaker) if weaker is not None else None
+
+    def _weaker(self, pending: PendingGroup) -> PendingGroup | None:
+        if pending.eligibility not in self._known:
+            self._known[pending.eligibility] = relaxed(pending.constraints)
+        step = self._known[pending.eligibility]
+        if step is None:
+            return None
+        self._reporter.pods_relaxed(pods=pending.number, given_up=step.given_up)
+        return self._reader.pending(pending.pod_class, step.constraints, pending.keys)

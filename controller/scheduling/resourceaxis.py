@@ -1,0 +1,54 @@
+"""Where lists of resources become arrays, and arrays lists again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.constraints.resources import Resources
+from controller.scheduling.arrays import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAxis:
+    """The resources along an axis, by name; amounts are in thousandths of their units.
+
+    The catalog has an axis of all that types have, and a solve one of what its pods ask for.
+    """
+
+    names: tuple[str, ...]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a resource is on the axis."""
+        return name in self.names
+
+    def vector(self, amounts: Resources) -> Vector:
+        """Return amounts along the axis; of what is not on it nothing is said."""
+        return np.array([amounts.get(name, 0) for name in self.names], dtype=np.float64)
+
+    def matrix(self, lists: Sequence[Resources]) -> Matrix:
+        """Return lists of resources along the axis; lists × names."""
+        return np.array(
+            [[amounts.get(name, 0) for name in self.names] for amounts in lists], dtype=np.float64
+        ).reshape(len(lists), len(self.names))
+
+    def amounts(self, vector: Vector) -> dict[str, int]:
+        """Return by name what there is any of: the way back from `vector`."""
+        named = zip(self.names, vector.astype(int).tolist(), strict=True)
+        return {name: amount for name, amount in named if amount}
+
+    def column(self, matrix: Matrix, name: str) -> Vector:
+        """Return one resource of an array along this axis; zeros if it is not on the axis."""
+        if name not in self.names:
+            return np.zeros(len(matrix))
+        values: Vector = matrix[:, self.names.index(name)]
+        return values
+
+    def projected(self, matrix: Matrix, axis: ResourceAxis) -> Matrix:
+        """Return an array along this axis along another one."""
+        projection = np.zeros((len(matrix), len(axis.names)))
+        for place, name in enumerate(axis.names):
+            projection[:, place] = self.column(matrix, name)
+        return projection

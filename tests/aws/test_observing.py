@@ -1,0 +1,35 @@
+"""Who only observes tells what can be bought, and asks AWS for nothing but reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import READS, Session
+from controller.options import Options
+from tests.aws.builders import make_node_class
+from tests.aws.conftest import REGION, Region
+
+
+async def test_types_are_told_as_to_a_controller_that_acts_and_nothing_is_written(
+    region: Region, options: Options, start: Callable[[], AWSCloudProvider]
+) -> None:
+    acting = start()
+    await acting.start()
+    resolved = await acting.resolve(make_node_class(), now=datetime.now(UTC))
+    sold = await acting.instance_types(resolved)
+    region.control.clear_calls()
+
+    observing = AWSCloudProvider(
+        dataclasses.replace(options, disruption_mode="observe"),
+        aws=Session(region=REGION, attempts=1),
+    )
+    await observing.start()
+    assert await observing.instance_types(resolved) == sold
+
+    asked = {call for calls in region.control.calls().values() for call in calls}
+    reads = tuple(read.rstrip("_").capitalize() for read in READS)
+    assert asked
+    assert not [call for call in asked if not call.partition(":")[2].startswith(reads)]

@@ -1,0 +1,124 @@
+"""One look at large clusters: Karpenter's methods of disruption and ours, one after the other.
+
+    python -m tests.benchmarks.looks [--nodes 500,2000] [--only Joiner|Karpenter]
+
+Each cluster has ten pods to a node. On an under-used one the time to the first command counts, on a
+full one, where nothing can be gained, the whole look. Both sides are timed inside their
+processes, with the cluster already read. CPU seconds are those of all processors together: on a
+busy machine they say more than the clock. Karpenter's own limits, one minute for many nodes
+and three for single ones, hold in the row that says so; the other waits as long as it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from controller.offline.disrupt import begun, look, problem_of
+from controller.offline.world import load
+from testbed.progress import Terminal
+from tests.disruption.clusters import filled
+from tests.parity import engines
+from tests.parity.consolidation import NOW
+from tests.parity.worlds import World
+
+UNDERUSED = (0.3, 0.6)
+FULL = (0.995, 1.0)
+
+KARPENTER_SECONDS = 180.0
+"""After so long Karpenter gives up looking at single nodes."""
+
+OUR_SECONDS = 600.0
+"""How long a look of ours may take: as long as it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How long a look took, and what it decided."""
+
+    seconds: float
+    cpu: float
+    commands: int
+    leaving: int
+    saving: float
+
+
+def ours(world: World) -> Look:
+    """Look at a cluster with our methods."""
+    course = begun(problem_of(load(world), now=NOW, calm=False))
+    spent = time.process_time()
+    look(course, OUR_SECONDS)
+    return Look(
+        course.first_command_seconds or course.seconds,
+        time.process_time() - spent,
+        len(course.commands),
+        sum(len(command.candidates) for command, _ in course.commands),
+        course.cost_before - course.cost_after,
+    )
+
+
+def theirs(world: World, *, patient: bool) -> Look:
+    """Look at it with Karpenter's."""
+    with engines.dialogue() as karpenter:
+        found: Mapping[str, Any] = karpenter.disrupt(world, now=NOW, patient=patient)
+    return Look(
+        found["seconds"],
+        found["cpuSeconds"],
+        len(found["commands"]),
+        sum(len(command["nodes"]) for command in found["commands"]),
+        found["costBefore"] - found["costAfter"],
+    )
+
+
+def sides(world: World, only: str | None) -> Iterator[tuple[str, Look]]:
+    """Look with each side, and with Karpenter's again where its own limit ended the look."""
+    if only != "Karpenter":
+        yield "Joiner", ours(world)
+    if only != "Joiner":
+        limited = theirs(world, patient=False)
+        yield "Karpenter", limited
+        if limited.seconds > KARPENTER_SECONDS:
+            yield "Karpenter, without its limit for single nodes", theirs(world, patient=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="tests.benchmarks.looks", description=__doc__)
+    parser.add_argument("--nodes", default="500,2000", help="sizes: 500,2000")
+    parser.add_argument("--only", choices=("Joiner", "Karpenter"), help="one side alone")
+    options = parser.parse_args(argv)
+    progress = Terminal()
+    engines.binary("parity", progress)
+    drawn = Table(title="One look")
+    for title in ("cluster", "side", "seconds", "CPU s", "commands", "nodes that go", "saving $/h"):
+        drawn.add_column(title, justify="left" if title in ("cluster", "side") else "right")
+    for nodes in map(int, options.nodes.split(",")):
+        for what, share in (("under-used", UNDERUSED), ("full", FULL)):
+            world = filled(nodes, share)
+            for side, one in sides(world, options.only):
+                progress.note(
+                    f"{nodes} nodes, {what}: {side}: {one}, load {os.getloadavg()[0]:.1f}"
+                )
+                drawn.add_row(
+                    f"{nodes} nodes, {what}",
+                    side,
+                    f"{one.seconds:.2f}",
+                    f"{one.cpu:.2f}",
+                    str(one.commands),
+                    str(one.leaving),
+                    f"{one.saving:.3f}",
+                )
+    Console(width=120, markup=False, emoji=False).print(drawn)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,197 @@
+"""Break disruption on purpose, one rule at a time, and see whether a test turns red.
+
+    python -m tests.disruption.mutate [--only NAME]
+
+The checkout is copied to a temporary directory and broken there. Prints a table, and ends with 1
+when nobody noticed one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tests.mutations import Mutation, broken, copied, red_test
+
+TESTS = ("tests/disruption", "tests/reconcilers", "tests/state")
+
+PURE, LOOP = "controller/disruption", "controller/reconcilers/disruption"
+MUTATIONS = (
+    Mutation(
+        "a budget is not spent",
+        f"{PURE}/budgets.py",
+        "self.remaining[pool] -= 1",
+        "self.remaining[pool] -= 0",
+    ),
+    Mutation(
+        "percentages round down",
+        f"{PURE}/budgets.py",
+        "math.ceil(int(budget.nodes[:-1])",
+        "math.floor(int(budget.nodes[:-1])",
+    ),
+    Mutation(
+        "the reasons of a budget are not read",
+        f"{PURE}/budgets.py",
+        "if (not budget.reasons or reason.value in budget.reasons) and is_active(budget, now)",
+        "if is_active(budget, now)",
+    ),
+    Mutation(
+        "the duration of a budget does not end",
+        f"{PURE}/budgets.py",
+        "return opened <= now",
+        "return True",
+    ),
+    Mutation(
+        "nodes on their way out do not consume a budget",
+        f"{PURE}/budgets.py",
+        "min(limits, default=UNLIMITED) - consuming)",
+        "min(limits, default=UNLIMITED))",
+    ),
+    Mutation(
+        "a PodDisruptionBudget is not read",
+        "controller/state/evictions.py",
+        "if guard.status.disruptions_allowed <= 0:",
+        "if guard.status.disruptions_allowed < 0:",
+    ),
+    Mutation(
+        "a pod's do-not-disrupt is not read",
+        f"{PURE}/candidates.py",
+        "if forbids_disruption(p, now)",
+        "if forbids_disruption(p, now) and False",
+    ),
+    Mutation(
+        "a node's do-not-disrupt is not read",
+        f"{PURE}/candidates.py",
+        'state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"',
+        'state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "never"',
+    ),
+    Mutation(
+        "a nominated node goes",
+        f"{PURE}/candidates.py",
+        "if state.nominated:",
+        "if state.nominated and not state.initialized:",
+    ),
+    Mutation(
+        "a node that could not go is tried again at once",
+        f"{PURE}/candidates.py",
+        "if state.name in problem.resting:",
+        "if state.name in problem.resting and not state.initialized:",
+    ),
+    Mutation(
+        "a node that keeps room for a buffer is empty",
+        f"{PURE}/emptiness.py",
+        "and not candidate.buffered",
+        "",
+    ),
+    Mutation(
+        "consolidateAfter is not waited for",
+        f"{PURE}/consolidation.py",
+        "if not conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE):",
+        "if conditions.find(candidate.claim.status.conditions, CONSOLIDATABLE) is None and False:",
+    ),
+    Mutation(
+        "WhenEmpty consolidates",
+        f"{PURE}/consolidation.py",
+        "if disruption.consolidation_policy == WHEN_EMPTY:",
+        'if disruption.consolidation_policy == "":',
+    ),
+    Mutation(
+        "spot becomes spot with few types to choose from",
+        f"{PURE}/consolidation.py",
+        "SPOT_TO_SPOT_TYPES = 15",
+        "SPOT_TO_SPOT_TYPES = 1",
+    ),
+    Mutation(
+        "pods are sent to nodes that are still starting",
+        f"{PURE}/model.py",
+        "takes=np.array([node.initialized for node in nodes.all], dtype=np.bool_)",
+        "takes=np.ones(len(nodes), dtype=np.bool_)",
+    ),
+    Mutation(
+        "a candidate is a home for the pods of another",
+        f"{PURE}/plan.py",
+        "self._place(number, int(counts[number]), ~self.leaving)",
+        "self._place(number, int(counts[number]), self.leaving | True)",
+    ),
+    Mutation(
+        "a spread is not asked before pods move",
+        f"{PURE}/plan.py",
+        "        spare = group.max_skew + least - counts",
+        "        spare = group.max_skew + counts",
+    ),
+    Mutation(
+        "what has changed meanwhile still stands",
+        f"{PURE}/methods.py",
+        "    return Confirmation(tuple(confirmed), rejected)",
+        "    return Confirmation(tuple(asked), rejected)",
+    ),
+    Mutation(
+        "heirs exceed the limits of their pool",
+        f"{PURE}/drift.py",
+        "        if room_left <= 0:",
+        "        if room_left <= -9:",
+    ),
+    Mutation(
+        "a new image is not tried on one node first",
+        f"{PURE}/rollout.py",
+        "    if proven > now:",
+        "    if proven > now and not running:",
+    ),
+    Mutation(
+        "balanced pools let go of anything",
+        f"{PURE}/balance.py",
+        "LEAST_SCORE = 0.5",
+        "LEAST_SCORE = 0.0",
+    ),
+    Mutation(
+        "commands are carried out without a second look",
+        f"{LOOP}/disruptor.py",
+        "            if left > timedelta(0):\n                return left",
+        "            del left",
+    ),
+    Mutation(
+        "nodes go before those in their place are ready",
+        f"{LOOP}/orchestration.py",
+        "            if not conditions.is_true(known.status.conditions, INITIALIZED):",
+        "            if known.metadata.is_deleting:",
+    ),
+    Mutation(
+        "nodes are not tainted before they go",
+        f"{LOOP}/orchestration.py",
+        "            await patched(self.api, self.cluster, NODE, node, tainted)\n",
+        "            del tainted\n",
+    ),
+    Mutation(
+        "nodes of a command that failed keep their marks",
+        f"{LOOP}/orchestration.py",
+        "and not state.deleting and _is_marked(state)",
+        "and state.deleting and _is_marked(state)",
+    ),
+    Mutation(
+        "a lost replacement is not noticed",
+        f"{LOOP}/orchestration.py",
+        "            if known is None or known.metadata.is_deleting:",
+        "            if known is None:\n                continue\n            if False:",
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Try every mutation and print the table."""
+    parser = argparse.ArgumentParser(prog="tests.disruption.mutate", description=__doc__)
+    parser.add_argument("--only", default="", help="mutations whose name contains this")
+    options = parser.parse_args(argv)
+    missed = 0
+    with copied() as checkout:
+        for mutation in (candidate for candidate in MUTATIONS if options.only in candidate.name):
+            with broken(checkout, mutation):
+                red = red_test(checkout, *TESTS)
+            missed += not red
+            seen = f"`{red}`" if red else "NOT FOUND"
+            print(f"| {mutation.name} | `{mutation.file}` | {seen} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""How many nodes of a pool may go at once: by reason, by the clock, by what is going already."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from controller.apis.nodepool import Budget, DisruptionPolicy
+from controller.disruption.budgets import UNLIMITED, allowed
+from controller.disruption.commands import Reason
+from tests.builders import make_nodepool
+
+MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
+WORKING_HOURS = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
+
+
+def left(*budgets: Budget, nodes: int = 10, consuming: int = 0, now: datetime = MONDAY) -> int:
+    disruption = DisruptionPolicy(budgets=list(budgets))
+    pool = make_nodepool()
+    pool = replace(pool, spec=replace(pool.spec, disruption=disruption))
+    return allowed(pool, Reason.DRIFTED, nodes=nodes, consuming=consuming, now=now)
+
+
+def test_without_a_budget_everything_may_go() -> None:
+    assert left() == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("budget", "nodes", "expected"),
+    [("10%", 10, 1), ("10%", 11, 2), ("10%", 1, 1), ("3", 100, 3), ("0", 100, 0), ("100%", 7, 7)],
+)
+def test_a_percentage_is_of_the_pools_nodes_rounded_up(
+    budget: str, nodes: int, expected: int
+) -> None:
+    assert left(Budget(nodes=budget), nodes=nodes) == expected
+
+
+def test_the_strictest_counts() -> None:
+    assert left(Budget(nodes="5"), Budget(nodes="20%"), Budget(nodes="100%")) == 2
+
+
+def test_those_on_their_way_out_or_not_ready_count_already() -> None:
+    assert left(Budget(nodes="3"), consuming=2) == 1
+    assert left(Budget(nodes="3"), consuming=4) == 0
+
+
+def test_a_budget_for_other_reasons_does_not_count() -> None:
+    assert left(Budget(nodes="0", reasons=["Empty", "Underutilized"])) == UNLIMITED
+    assert left(Budget(nodes="0", reasons=["Empty", "Drifted"])) == 0
+
+
+@pytest.mark.parametrize(
+    ("hour", "is_open"),
+    [
+        pytest.param(timedelta(hours=8, minutes=59), True, id="before"),
+        pytest.param(timedelta(hours=9), False, id="at its beginning"),
+        pytest.param(timedelta(hours=16, minutes=59), False, id="towards its end"),
+        pytest.param(timedelta(hours=17), True, id="after"),
+        pytest.param(timedelta(days=-1, hours=12), True, id="on a Sunday"),
+    ],
+)
+def test_a_budget_with_a_schedule_counts_for_as_long_as_it_says(
+    hour: timedelta, *, is_open: bool
+) -> None:
+    assert left(WORKING_HOURS, now=MONDAY + hour) == (UNLIMITED if is_open else 0)
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        Budget(nodes="some"),
+        Budget(nodes="1", schedule="whenever", duration="1h"),
+        Budget(nodes="1", schedule="@daily"),
+    ],
+)
+def test_a_budget_that_cannot_be_read_lets_nothing_go(unreadable: Budget) -> None:
+    assert left(unreadable) == 0

@@ -1,0 +1,496 @@
+"""What goes wrong, by kind: to calls, to processes, to machines, to objects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from controller.apis import kinds
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.apiserver.fake import FakeApiServer
+from controller.aws.errors import UnreachableError
+from controller.cloudprovider.errors import CloudProviderError, ThrottledError
+from tests.faults.cluster import Boot, Surroundings
+from tests.faults.region import SIZES, Machine, Region, refusal
+from tests.faults.replicas import Controllers
+from tests.faults.wires import Call
+
+Phase = Literal["launch", "replacement", "consolidation", "termination"]
+PHASES: tuple[Phase, ...] = ("launch", "replacement", "consolidation", "termination")
+
+
+@dataclass(slots=True)
+class Scene:
+    """All that a fault can get at."""
+
+    api: FakeApiServer
+    region: Region
+    surroundings: Surroundings
+    controllers: Controllers
+    chance: random.Random
+
+    def machines(self) -> list[Machine]:
+        """The machines of ours that live."""
+        now = self.region.now()
+        return [
+            m for m in self.region.machines.values()
+            if "foreign" not in m.tags and m.state(now) in ("pending", "running")
+        ]  # fmt: skip
+
+
+class Fault:
+    """Something that goes wrong for a while. `number` tells the runs of one kind apart."""
+
+    phases: tuple[Phase, ...] = PHASES
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        self.chance, self.number = chance, number
+
+    async def before(self, call: Call) -> None:
+        """Strike before a call has its effect."""
+
+    async def after(self, call: Call) -> None:
+        """Strike when a call has had its effect."""
+
+    def delay(self) -> float:
+        """Return how late a watch tells what it tells."""
+        return 0.0
+
+    async def rage(self, scene: Scene) -> None:
+        """Do what is done by itself, until cancelled."""
+
+    def end(self, scene: Scene) -> None:
+        """Put right what would never come right by itself."""
+
+    async def _now_and_then(self, least: float, most: float) -> None:
+        await asyncio.sleep(self.chance.uniform(least, most))
+
+
+class Kill(Fault):
+    """The active controller is killed at its n-th call, again and again.
+
+    Before the call has its effect in runs with an even number, after it in the others.
+    """
+
+    most = 5
+
+    def __init__(self, chance: random.Random, number: int, *phases: Phase) -> None:
+        super().__init__(chance, number)
+        self.phases = phases
+        self.step = 1 + number // 2
+        self.kills = self._calls = 0
+
+    async def before(self, call: Call) -> None:
+        if not call.acts:
+            return
+        self._calls += 1
+        if self.number % 2 == 0:
+            await self._strike(call)
+
+    async def after(self, call: Call) -> None:
+        if call.acts and self.number % 2:
+            await self._strike(call)
+
+    async def _strike(self, call: Call) -> None:
+        if self._calls >= self.step and self.kills < self.most:
+            self._calls = 0
+            self.kills += 1
+            call.process.kill()
+            await asyncio.Event().wait()
+
+
+class LeaderChange(Fault):
+    """The leader is told to stop; another one takes over."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(5, 40)
+            leader = scene.controllers.leader
+            if leader is not None and leader.process.task is not None:
+                leader.process.task.cancel()
+
+
+class PausedLeader(Fault):
+    """The leader stands still for longer than its Lease lasts, and goes on then."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(1, 40)
+            leader = scene.controllers.leader
+            if leader is None:
+                continue
+            leader.process.pause()
+            try:
+                await self._now_and_then(8, 60)
+            finally:
+                leader.process.resume()
+
+
+class WatchesCut(Fault):
+    """Watches break, and what happened meanwhile is in a new list only."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(1, 15)
+            scene.api.break_watches()
+
+
+class WatchesLate(Fault):
+    """Watches tell late: decisions are made on an old picture."""
+
+    def delay(self) -> float:
+        return self.chance.choice((0.0, 0.0, 0.1, 2.0))
+
+
+class Refusal(Fault):
+    """Some calls are refused before they have an effect."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        number: int,
+        system: str,
+        error: Callable[[Call], Exception],
+        *,
+        share: float = 0.4,
+        concerns: Callable[[Call], bool] = lambda _: True,
+    ) -> None:
+        super().__init__(chance, number)
+        self.system, self.error, self.share, self.concerns = system, error, share, concerns
+
+    async def before(self, call: Call) -> None:
+        concerned = call.system == self.system and self.concerns(call)
+        if concerned and self.chance.random() < self.share:
+            raise self.error(call)
+
+
+class LostAnswer(Fault):
+    """Some calls have their effect, and nobody hears of it."""
+
+    def __init__(
+        self, chance: random.Random, number: int, system: str, error: Callable[[Call], Exception]
+    ) -> None:
+        super().__init__(chance, number)
+        self.system, self.error = system, error
+
+    async def after(self, call: Call) -> None:
+        if call.system == self.system and call.writes and self.chance.random() < 0.3:
+            raise self.error(call)
+
+
+class Slow(Fault):
+    """Some calls take long."""
+
+    def __init__(
+        self, chance: random.Random, number: int, system: str, seconds: tuple[float, float]
+    ) -> None:
+        super().__init__(chance, number)
+        self.system, self.seconds = system, seconds
+
+    async def before(self, call: Call) -> None:
+        if call.system == self.system and self.chance.random() < 0.2:
+            await asyncio.sleep(self.chance.uniform(*self.seconds))
+
+
+class Exhausted(Fault):
+    """There is no capacity: of some types, of a capacity type, or at all."""
+
+    async def rage(self, scene: Scene) -> None:
+        closed = scene.region.closed
+        while True:
+            closed.clear()
+            market = self.chance.choice(("spot", "on-demand"))
+            some = self.chance.sample(SIZES, 3)
+            closed.update((size.name, market) for size in some)
+            if self.chance.random() < 0.4:
+                closed.add(("*", "spot"))
+            if self.chance.random() < 0.2:
+                closed.add(("*", "*"))
+            await self._now_and_then(10, 60)
+
+    def end(self, scene: Scene) -> None:
+        scene.region.closed.clear()
+
+
+class Joins(Fault):
+    """Instances that are launched meanwhile join as they should not, or never."""
+
+    def __init__(self, chance: random.Random, number: int, how: str) -> None:
+        super().__init__(chance, number)
+        self.how = how
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            for machine in scene.machines():
+                if machine.id not in scene.surroundings.boots:
+                    scene.surroundings.boots[machine.id] = self._boot(machine)
+            await asyncio.sleep(1)
+
+    def _boot(self, machine: Machine) -> Boot:
+        at = machine.launched_at + self.chance.uniform(20, 40)
+        if self.chance.random() < 0.6:
+            return Boot(at)
+        if self.how == "never":
+            return Boot(math.inf)
+        if self.how == "late":
+            return Boot(at + self.chance.uniform(60, 1200))
+        wrong = {
+            "topology.kubernetes.io/zone": "us-west-2z",
+            "karpenter.sh/nodepool": "another",
+            "node.kubernetes.io/instance-type": "t2.nano",
+        }
+        return Boot(at, wrong)
+
+
+class Machines(Fault):
+    """Instances vanish, stop, or are ended by hand."""
+
+    def __init__(self, chance: random.Random, number: int, how: str) -> None:
+        super().__init__(chance, number)
+        self.how = how
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(3, 40)
+            machines = scene.machines()
+            if machines:
+                self._take(scene.region, self.chance.choice(machines))
+
+    def _take(self, region: Region, machine: Machine) -> None:
+        machine.touched_by_hand = True
+        match self.how:
+            case "vanish":
+                del region.machines[machine.id]
+            case "stop":
+                machine.stopped = True
+                region.tell(machine.id, "stopping")
+            case _:
+                machine.ended_at = region.now()
+                region.tell(machine.id, "shutting-down")
+
+
+class Deletions(Fault):
+    """Objects are deleted by hand, with their finalizers or without."""
+
+    def __init__(
+        self, chance: random.Random, number: int, kind: kinds.Kind[Any],
+        *, forced: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(chance, number)
+        self.kind, self.forced = kind, forced
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(3, 30)
+            names = [
+                body["metadata"]["name"] for body in scene.api.bodies(self.kind)
+                if "foreign" not in body["metadata"].get("labels", {})
+            ]  # fmt: skip
+            if not names:
+                continue
+            name = self.chance.choice(names)
+            await scene.api.delete(self.kind, name)
+            if self.forced:
+                try:
+                    await scene.api.patch(self.kind, name, {"metadata": {"finalizers": None}})
+                except NotFoundError:
+                    continue
+
+
+class Messages(Fault):
+    """The queue is full of notices: of strangers, the same twice, broken ones, and true ones."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            for _ in range(self.chance.randint(50, 150)):
+                self._send(scene)
+            await self._now_and_then(5, 40)
+
+    def _send(self, scene: Scene) -> None:
+        machines = [m.id for m in scene.machines()]
+        known = self.chance.choice(machines) if machines and self.chance.random() < 0.02 else ""
+        event = {
+            "version": self.chance.choice(("0", "0", "0", "7")),
+            "source": "aws.ec2",
+            "detail-type": self.chance.choice(
+                (
+                    "EC2 Spot Instance Interruption Warning",
+                    "EC2 Instance Rebalance Recommendation",
+                    "Something nobody has heard of",
+                )
+            ),
+            "detail": {"instance-id": known or f"i-{self.chance.getrandbits(68):017x}"},
+        }
+        text = json.dumps(event)
+        if self.chance.random() < 0.1:
+            text = self.chance.choice((text[: len(text) // 2], "null", "[]", "", '{"detail": 3}'))
+        for _ in range(self.chance.choice((1, 1, 2))):
+            scene.region.send(text)
+
+
+class ClockJumps(Fault):
+    """Clocks on the wall jump, each for itself."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            for replica in scene.controllers.replicas:
+                if replica is not None:
+                    replica.process.clock_error = self.chance.uniform(-1800, 1800)
+            await self._now_and_then(5, 60)
+
+    def end(self, scene: Scene) -> None:
+        for replica in scene.controllers.replicas:
+            if replica is not None:
+                replica.process.clock_error = 0.0
+
+
+class Mix(Fault):
+    """Several kinds at once."""
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        super().__init__(chance, number)
+        names = chance.sample([name for name in KINDS if name != "mix"], 3)
+        self.parts = [KINDS[name](chance, chance.randrange(30)) for name in names]
+
+    async def before(self, call: Call) -> None:
+        for part in self.parts:
+            await part.before(call)
+
+    async def after(self, call: Call) -> None:
+        for part in self.parts:
+            await part.after(call)
+
+    def delay(self) -> float:
+        return max(part.delay() for part in self.parts)
+
+    async def rage(self, scene: Scene) -> None:
+        await asyncio.gather(*(part.rage(scene) for part in self.parts))
+
+    def end(self, scene: Scene) -> None:
+        for part in self.parts:
+            part.end(scene)
+
+
+def _api(error: type[ApiError], status: int) -> Callable[[Call], Exception]:
+    return lambda call: error(f"{call.verb} {call.kind}: injected", status=status)
+
+
+def _aws(code: str) -> Callable[[Call], Exception]:
+    return lambda call: refusal(code, call.verb, "injected")
+
+
+def _throttled(call: Call) -> CloudProviderError:
+    return ThrottledError(f"{call.verb}: injected (RequestLimitExceeded)")
+
+
+def _unreachable(call: Call) -> CloudProviderError:
+    return UnreachableError(f"{call.verb}: injected: read timeout")
+
+
+_REFUSED_WRITES = (
+    ("create", "NodeClaim"),
+    ("patch", "NodeClaim"),
+    ("patch/status", "NodeClaim"),
+    ("patch", "Node"),
+    ("evict", "Pod"),
+    ("delete", "NodeClaim"),
+    ("delete", "Node"),
+    ("patch/status", "NodePool"),
+)
+
+
+def _webhook(chance: random.Random, number: int) -> Fault:
+    verb, kind = _REFUSED_WRITES[number % len(_REFUSED_WRITES)]
+    error, status = ((InvalidError, 422), (ForbiddenError, 403), (UnavailableError, 500))[
+        number % 3
+    ]
+    return Refusal(
+        chance, number, "kubernetes", _api(error, status), share=1.0,
+        concerns=lambda call: (call.verb, call.kind) == (verb, kind),
+    )  # fmt: skip
+
+
+_OPERATIONS = (
+    "create_fleet",
+    "terminate_instances",
+    "describe_instances",
+    "create_launch_template",
+    "create_tags",
+    "describe_subnets",
+    "get_parameter",
+    "receive_message",
+    "describe_instance_types",
+    "describe_launch_templates",
+    "delete_message_batch",
+    "get_instance_profile",
+    "describe_cluster",
+)
+
+
+def _unauthorized(chance: random.Random, number: int) -> Fault:
+    operation = _OPERATIONS[number % len(_OPERATIONS)]
+    return Refusal(
+        chance, number, "aws", _aws("UnauthorizedOperation"), share=1.0,
+        concerns=lambda call: call.verb == operation,
+    )  # fmt: skip
+
+
+def _quota(chance: random.Random, number: int) -> Fault:
+    code = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "MaxFleetCountExceeded")[
+        number % 3
+    ]
+    return Refusal(
+        chance, number, "aws", _aws(code), share=0.7,
+        concerns=lambda call: call.verb == "create_fleet",
+    )  # fmt: skip
+
+
+KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
+    "kill-launch": lambda c, n: Kill(c, n, "launch"),
+    "kill-replacement": lambda c, n: Kill(c, n, "replacement"),
+    "kill-termination": lambda c, n: Kill(c, n, "consolidation", "termination"),
+    "leader-change": LeaderChange,
+    "paused-leader": PausedLeader,
+    "watches-cut": WatchesCut,
+    "watches-late": WatchesLate,
+    "api-throttled": lambda c, n: Refusal(c, n, "kubernetes", _api(TooManyRequestsError, 429)),
+    "api-conflict": lambda c, n: Refusal(
+        c, n, "kubernetes", _api(ConflictError, 409), concerns=lambda call: call.writes
+    ),
+    "api-failing": lambda c, n: Refusal(c, n, "kubernetes", _api(UnavailableError, 500)),
+    "api-lost-answer": lambda c, n: LostAnswer(c, n, "kubernetes", _api(UnavailableError, 0)),
+    "api-slow": lambda c, n: Slow(c, n, "kubernetes", (0.5, 15.0)),
+    "webhook": _webhook,
+    "cloud-throttled": lambda c, n: Refusal(c, n, "aws", _throttled, share=0.5),
+    "cloud-exhausted": Exhausted,
+    "cloud-quota": _quota,
+    "cloud-unauthorized": _unauthorized,
+    "cloud-failing": lambda c, n: Refusal(c, n, "aws", _aws("InternalError")),
+    "cloud-lost-answer": lambda c, n: LostAnswer(c, n, "aws", _unreachable),
+    "cloud-slow": lambda c, n: Slow(c, n, "aws", (2.0, 60.0)),
+    "never-join": lambda c, n: Joins(c, n, "never"),
+    "late-join": lambda c, n: Joins(c, n, "late"),
+    "wrong-labels": lambda c, n: Joins(c, n, "wrong"),
+    "vanish": lambda c, n: Machines(c, n, "vanish"),
+    "stop": lambda c, n: Machines(c, n, "stop"),
+    "ended-by-hand": lambda c, n: Machines(c, n, "terminate"),
+    "node-deleted": lambda c, n: Deletions(c, n, kinds.NODE, forced=n % 3 == 2),
+    "claim-deleted": lambda c, n: Deletions(c, n, kinds.NODE_CLAIM, forced=n % 3 == 2),
+    "message-storm": Messages,
+    "clock-jump": ClockJumps,
+    "mix": Mix,
+}
+"""Every kind by name: made from chance and from the number of the run among those of its kind."""

@@ -1,0 +1,40 @@
+"""Many runs, side by side."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from multiprocessing import get_context
+
+from tests.faults.campaign import Outcome, play
+from tests.faults.injection import KINDS
+
+RUNS_PER_PROCESS = 25
+"""A process that has killed many controllers is itself to be replaced."""
+
+
+def kind_and_number(seed: int, only: str) -> tuple[str, int]:
+    """Return the kind of a seed's run, and its number among the runs of that kind."""
+    if only:
+        return only, seed - 1
+    names = list(KINDS)
+    return names[(seed - 1) % len(names)], (seed - 1) // len(names)
+
+
+def outcomes(seeds: Sequence[int], only: str, *, pods: int, jobs: int) -> Iterator[Outcome]:
+    """Play the runs of these seeds, side by side; yield each when it is over."""
+    runs = [(seed, *kind_and_number(seed, only), pods) for seed in seeds]
+    with get_context("spawn").Pool(jobs, _prepare, maxtasksperchild=RUNS_PER_PROCESS) as pool:
+        yield from pool.imap_unordered(_played, runs)
+
+
+def _played(run: tuple[int, str, int, int]) -> Outcome:
+    return play(*run)
+
+
+def _prepare() -> None:
+    # What a killed process leaves in the middle of a step complains when it is forgotten.
+    sys.unraisablehook = lambda _: None
+    # Whatever is logged was provoked: what counts is what comes of it.
+    logging.disable(logging.CRITICAL)

@@ -1,0 +1,62 @@
+"""A few runs of the campaign: `make faults` plays hundreds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import auditor
+from tests.faults.auditor import Auditor, Instance, Machine, View
+from tests.faults.injection import KINDS
+from tests.faults.runs import kind_and_number, outcomes
+
+SEEDS = [1, 5, 19]
+"""Kills at launch, a paused leader, lost answers of AWS."""
+
+CLAIM = {"metadata": {"name": "a"}, "status": {"providerID": "aws:///z/i-1"}}
+NODE = {"metadata": {"name": "n"}, "spec": {"providerID": "aws:///z/i-1"}}
+RUNNING = Instance("i-1", "aws:///z/i-1", "running", "a", price=1.0)
+
+
+def make_view(**parts: object) -> View:
+    return View(**{"at": 0.0, "claims": [], "nodes": [], "pods": [], "instances": []} | parts)  # type: ignore[arg-type]
+
+
+def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
+    played = [*outcomes(SEEDS, "", pods=20, jobs=2)]
+    assert sorted(outcome.seed for outcome in played) == SEEDS
+    assert [(outcome.seed, *outcome.findings) for outcome in played if outcome.findings] == []
+
+
+def test_every_seed_has_a_kind_and_every_kind_its_turn() -> None:
+    kinds = [kind_and_number(seed, "")[0] for seed in range(1, len(KINDS) + 1)]
+    assert sorted(kinds) == sorted(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("view", "finding"),
+    [
+        pytest.param(make_view(instances=[RUNNING]), "has 0 NodeClaims", id="leaked"),
+        pytest.param(make_view(claims=[CLAIM]), "has no instance", id="lost"),
+        pytest.param(make_view(nodes=[NODE]), "has no NodeClaim", id="stray node"),
+        pytest.param(
+            make_view(pods=[{"metadata": {"name": "p", "labels": {"app": "w"}}, "spec": {}}]),
+            "has no node",
+            id="pod without a node",
+        ),
+    ],
+)
+def test_the_auditor_finds_what_is_out_of_order(view: View, finding: str) -> None:
+    assert any(finding in each for each in auditor.unsettled(view))
+
+
+def test_the_auditor_finds_nothing_where_all_is_in_order() -> None:
+    view = make_view(claims=[CLAIM], nodes=[NODE], instances=[RUNNING])
+    assert auditor.unsettled(view) == []
+
+
+def test_the_auditor_sees_a_second_instance_of_one_claim() -> None:
+    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching.look(make_view(instances=[RUNNING]))
+    second = Instance("i-2", "aws:///z/i-2", "running", "a", price=0.0)
+    watching.look(make_view(instances=[RUNNING, second]))
+    assert any("second instance" in finding for finding in watching.findings)

@@ -1,0 +1,129 @@
+"""What pools can buy reaches the solver as it is, and each machine once."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.devices import DynamicResources, ResourceSliceTemplate
+from controller.cloudprovider.fake import make_instance_type
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.manager import offers, solving
+from controller.manager.offers import OfferWriter
+from controller.scheduling.settings import Settings
+from controller.state.snapshot import Snapshot
+from tests.reconcilers.world import make_pool, make_waiting_pod
+
+SOLD = tuple(make_instance_type(f"m{n}.large") for n in range(1, 30))
+
+
+def of_pools(
+    count: int, sold: tuple[InstanceType, ...] = SOLD
+) -> dict[str, Sequence[InstanceType]]:
+    return {f"pool-{number}": sold for number in range(count)}
+
+
+def test_nothing_is_lost_on_the_way() -> None:
+    plain = SOLD[0]
+    reserved = Offering(
+        {labels.ZONE: "us-west-2a", labels.CAPACITY_TYPE: labels.RESERVED}, 0.01,
+        reservation_capacity=3,
+    )  # fmt: skip
+    closed = Offering({labels.ZONE: "us-west-2b"}, 0.3, available=False, price_overlaid=True)
+    odd = dataclasses.replace(
+        plain,
+        offerings=(*plain.offerings, reserved, closed),
+        overhead={"cpu": 100},
+        capacity_overlaid=True,
+        dynamic_resources=DynamicResources(resource_slice_templates=[ResourceSliceTemplate()]),
+    )
+    sold = {"open": SOLD, "odd": (odd, plain), "shut": ()}
+
+    assert offers.read(OfferWriter().written(sold)) == sold
+
+
+def test_each_machine_is_there_once_for_however_many_pools() -> None:
+    own = (*SOLD[:-1], make_instance_type("m29.large", price=7.0))
+
+    types = offers.read(OfferWriter().written({**of_pools(8), "own": own}))
+
+    distinct = {id(one) for sold in types.values() for one in sold}
+    assert len(distinct) == len(SOLD) + 1
+    assert len({id(types[f"pool-{number}"]) for number in range(8)}) == 1
+
+
+def test_labels_and_places_that_types_share_are_shared_still() -> None:
+    shared, place = SOLD[0].requirements, SOLD[0].offerings[0].requirements
+    sold = tuple(
+        dataclasses.replace(one, requirements=shared, offerings=(Offering(place, price),))
+        for price, one in enumerate(SOLD)
+    )
+
+    (types,) = offers.read(OfferWriter().written(of_pools(1, sold))).values()
+
+    assert len({id(requirement) for one in types for requirement in one.requirements}) == len(
+        shared
+    )
+    assert len({id(offering.requirements) for one in types for offering in one.offerings}) == 1
+
+
+def test_a_pool_more_adds_its_name_to_what_is_sent() -> None:
+    one, nine = (OfferWriter().written(of_pools(count)) for count in (1, 9))
+    assert len(nine) - len(one) <= 8 * len("pool-0" + "nn")
+
+
+def test_what_has_not_changed_is_not_written_again() -> None:
+    writer = OfferWriter()
+    first = writer.written(of_pools(9))
+    assert writer.written(of_pools(9)) is first
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(of_pools(2, SOLD[1:]), id="a type that is gone"),
+        pytest.param(of_pools(2, (make_instance_type("m1.large", price=9.0),)), id="a price"),
+        pytest.param(of_pools(3), id="a pool more"),
+        pytest.param(of_pools(1), id="a pool less"),
+        pytest.param({"other": SOLD, "pool-1": SOLD}, id="another pool"),
+        pytest.param({"pool-0": SOLD, "pool-1": ()}, id="a pool that is sold nothing"),
+        pytest.param({}, id="no pool"),
+    ],
+)
+def test_what_has_changed_is_written_as_it_is(changed: dict[str, Sequence[InstanceType]]) -> None:
+    writer = OfferWriter()
+    writer.written(of_pools(2))
+    assert offers.read(writer.written(changed)) == changed
+
+
+def test_what_was_sold_before_is_gone_before_the_new_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[int] = []
+    read = offers.read
+
+    def counted(written: bytes) -> dict[str, tuple[InstanceType, ...]]:
+        gc.collect()
+        left.append(sum(isinstance(o, InstanceType) and o.name == OLD for o in gc.get_objects()))
+        return read(written)
+
+    monkeypatch.setattr(offers, "read", counted)
+    pool = make_pool()
+    question = msgspec.msgpack.encode(((make_waiting_pod("web"),), Snapshot(node_pools=(pool,))))
+    written = [
+        OfferWriter().written({pool.metadata.name: (make_instance_type(name),)})
+        for name in (OLD, "new.large")
+    ]
+
+    bought = [solving.schedule(question, offer, Settings(), 30.0) for offer in written]
+
+    assert [results.new_nodes[0].instance_types for results in bought] == [(OLD,), ("new.large",)]
+    assert left == [0, 0]
+
+
+OLD = "old.large"

@@ -1,0 +1,118 @@
+"""`explain node` as people type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.__main__ import main
+from tests.disruption.test_consolidation import pods, world
+
+NOW = "2026-11-01T00:00:00Z"
+
+
+def written(tmp_path: Path, cluster: dict[str, Any]) -> str:
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(cluster))
+    return str(path)
+
+
+def asked(capsys: pytest.CaptureFixture[str], path: str, node: str) -> dict[str, Any]:
+    argv = ["explain", "node", node, "--world", path, "--now", NOW, "--output", "json"]
+    assert main(argv, {}) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_of_a_node_that_costs_less_than_any_alternative_it_says_what_that_would_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = asked(capsys, written(tmp_path, world(("a", "small", pods("web", 4)))), "a")
+
+    assert (found["goes"], found["price"]) == (False, 0.1)
+    assert "nothing cheaper" in found["why"]
+    assert found["alternative"]["cost"] == pytest.approx(0.1)
+    assert found["alternative"]["newNodes"][0]["instanceType"] == "small"
+    assert [one["holds"] for one in found["pods"]] == [""] * 4
+    assert found["changes"]
+
+
+def test_it_says_what_holds_each_pod_and_what_would_let_it_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, guarded, free = pods("web", 3)
+    held["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    guarded["metadata"]["labels"] = {"app": "db"}
+    budget = {
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "db"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    cluster = world(
+        ("a", "small", [held, guarded, free]),
+        ("b", "small", pods("other", 1)),
+        podDisruptionBudgets=[budget],
+    )
+
+    found = asked(capsys, written(tmp_path, cluster), "a")
+
+    by_pod = {one["pod"]: one for one in found["pods"]}
+    assert "do-not-disrupt" in by_pod["default/web-0"]["holds"]
+    assert by_pod["default/web-0"]["change"] == "take it off"
+    assert 'PodDisruptionBudget "default/db"' in by_pod["default/web-1"]["holds"]
+    assert by_pod["default/web-2"]["holds"] == ""
+    assert by_pod["default/web-2"]["elsewhere"] == "node b, which has room"
+    assert not found["goes"]
+    assert any("default/web-0, default/web-1" in one for one in found["changes"])
+
+
+def test_a_saving_that_does_not_pay_says_from_when_on_it_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(("a", "small", pods("a", 4, cpu=10)), ("b", "large", pods("b", 15)))
+    cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    for one in cluster["pods"]:
+        one["metadata"]["annotations"] = {"joiner.dev/eviction-price": "0.5"}
+
+    found = asked(capsys, written(tmp_path, cluster), "a")
+
+    assert found["alternative"]["saving"] == pytest.approx(0.1)
+    assert found["alternative"]["moves"] == pytest.approx(1.0)
+    assert any("DISRUPTION_HORIZON" in one for one in found["changes"])
+
+
+def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    busy = ("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))
+    cluster = world(*busy, ("idle", "large", []))
+    path = written(tmp_path, cluster)
+
+    assert asked(capsys, path, "idle")["why"].startswith("it goes (Empty)")
+    found = asked(capsys, path, "a")
+
+    assert found["goes"]
+    assert found["changes"] == []
+
+
+def test_people_get_a_table_and_a_name_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, world(("a", "small", pods("web", 2))))
+
+    assert main(["explain", "node", "a", "--world", path, "--now", NOW], {}) == 0
+    told = capsys.readouterr().out
+    assert "default/web-0" in told
+    assert "It would go with:" in told
+
+    assert main(["explain", "node", "nobody", "--world", path], {}) == 2
+    assert "there is no node nobody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["record"], ["explain", "node", "a"]])
+def test_without_a_way_to_the_cluster_that_is_said(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command, {}) == 2
+    assert "KUBECONFIG" in capsys.readouterr().err

@@ -1,0 +1,242 @@
+"""A cluster recorded as a world gives the answers of the cluster, and so does one without names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.nodepool import NodePool
+from controller.apiserver.errors import ForbiddenError
+from controller.apiserver.fake import FakeApiServer
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.disruption.methods import decide
+from controller.offline.disrupt import problem_of
+from controller.offline.instancetypes import stated
+from controller.offline.record import recorded
+from controller.offline.redacting import redacted
+from controller.offline.solve import QuestionError
+from controller.offline.world import KINDS, load
+from controller.options import Options
+from controller.scheduling.scheduler import schedule
+from tests.disruption.clusters import underused
+from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, problem, world
+from tests.parity.worlds import mixed, node_pool, pod
+from tests.reconcilers.world import make_class
+
+World = dict[str, Any]
+OPTIONS = Options(cluster_name="joiner")
+SECRET = "hunter2"
+
+
+class InstanceTypeSource:
+    """Sells what a world states."""
+
+    def __init__(self, sold: World) -> None:
+        self._sold = stated(sold["instanceTypes"])
+        self.is_settled = False
+
+    async def start(self) -> None: ...
+
+    async def settle(self) -> None:
+        self.is_settled = True
+
+    async def instance_types(
+        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
+    ) -> Sequence[InstanceType]:
+        assert node_pool is not None
+        name = node_pool.metadata.name
+        return self._sold.seen_by([name])[name]
+
+
+def cluster(of: World) -> FakeApiServer:
+    """Return an API server that holds what a world does."""
+    api = FakeApiServer()
+    api.seed(make_class())
+    for key, rows in of.items():
+        if key in KINDS:
+            api.seed(*msgspec.convert(rows, list[KINDS[key]]))  # type: ignore[valid-type]
+    return api
+
+
+async def record(of: World, said: list[str] | None = None) -> World:
+    heard: list[str] = [] if said is None else said
+    written = await recorded(cluster(of), InstanceTypeSource(of), OPTIONS, heard.append)
+    return json.loads(json.dumps(written))  # type: ignore[no-any-return]
+
+
+def decided(of: World) -> list[tuple[Any, ...]]:
+    """Return what would be decided, without names."""
+    found = decide(problem(of))
+    return [
+        (
+            one.reason,
+            len(one.candidates),
+            [new.instance_types for new in one.replacements],
+            [len(keys) for keys in one.moves.values()],
+            pytest.approx(one.saving),
+        )
+        for one in found.commands
+    ] + [len(found.blocked)]  # type: ignore[list-item]
+
+
+def placed(of: World) -> tuple[Any, ...]:
+    """Return where pods that wait would go, without names."""
+    read = load(of)
+    found = schedule(read.pods, snapshot=read.snapshot)
+    nodes = [(one.instance_types, one.price, len(one.pods)) for one in found.new_nodes]
+    return nodes, len(found.unschedulable), pytest.approx(found.cost)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_recorded_cluster_and_one_without_names_are_disrupted_alike(seed: int) -> None:
+    original = underused(80, seed)
+
+    written = await record(original)
+
+    assert decided(written) == decided(original)
+    assert decided(redacted(written)) == decided(original)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+async def test_pods_of_a_recorded_cluster_go_where_they_would_go(seed: int) -> None:
+    original = mixed(100, seed)
+
+    written = await record(original)
+
+    assert placed(written) == placed(original)
+    assert placed(redacted(written)) == placed(original)
+
+
+def private() -> World:
+    """A cluster of which nothing that people have named may be told."""
+    web = pod("acme-web-0", cpu=100, memory=100, labels={"app.kubernetes.io/name": "acme-shop"})
+    web["metadata"]["namespace"] = "acme-prod"
+    web["metadata"]["annotations"] = {
+        "kubectl.kubernetes.io/last-applied-configuration": SECRET,
+        labels.DO_NOT_DISRUPT: "true",
+    }
+    web["spec"]["containers"][0] |= {
+        "image": "acme.example/shop:1",
+        "env": [{"name": "PASSWORD", "value": SECRET}],
+        "command": ["shop", f"--password={SECRET}"],
+    }
+    web["spec"]["nodeSelector"] = {"example.com/team": "acme-team"}
+    web["spec"]["volumes"] = [
+        {"name": "acme-scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+        {"name": "s", "secret": {"secretName": SECRET}},
+    ]
+    claim = {
+        "metadata": {"name": "acme-web-0-acme-scratch", "namespace": "acme-prod"},
+        "spec": {"volumeName": "acme-volume"},
+    }
+    found = world(
+        ("acme-node", "small", [web]),
+        pools=[node_pool("acme-pool", labels={"example.com/team": "acme-team"})],
+        persistentVolumeClaims=[claim],
+        namespaces=[
+            {
+                "metadata": {
+                    "name": "acme-prod",
+                    "labels": {"kubernetes.io/metadata.name": "acme-prod"},
+                }
+            }
+        ],
+    )
+    for one in found["nodes"]:
+        one["metadata"]["labels"]["example.com/team"] = "acme-team"
+    return found
+
+
+async def test_secrets_images_and_what_nothing_reads_are_never_recorded() -> None:
+    text = json.dumps(await record(private()))
+
+    assert SECRET not in text
+    assert "acme.example" not in text
+    assert labels.DO_NOT_DISRUPT in text
+
+
+async def test_without_names_nothing_tells_whose_cluster_it_is() -> None:
+    written = redacted(await record(private()))
+
+    assert "acme" not in json.dumps(written)
+    (web,) = written["pods"]
+    (node,) = written["nodes"]
+    (space,) = written["namespaces"]
+    (claim,) = written["persistentVolumeClaims"]
+    team = web["spec"]["nodeSelector"]["example.com/team"]
+    assert web["spec"]["nodeName"] == node["metadata"]["name"]
+    assert node["metadata"]["labels"]["example.com/team"] == team
+    assert node["metadata"]["labels"]["topology.kubernetes.io/zone"] == "zone-a"
+    assert space["metadata"]["labels"]["kubernetes.io/metadata.name"] == space["metadata"]["name"]
+    assert claim["metadata"]["namespace"] == web["metadata"]["namespace"]
+    volume = web["spec"]["volumes"][0]["name"]
+    assert claim["metadata"]["name"] == f"{web['metadata']['name']}-{volume}"
+
+
+async def test_numbers_that_are_compared_stay() -> None:
+    gpus = {"key": "example.com/slots", "operator": "Gt", "values": ["4"]}
+    original = world(pools=[node_pool("a", requirements=[gpus])])
+
+    written = redacted(await record(original))
+
+    (pool,) = written["nodePools"]
+    assert pool["spec"]["template"]["spec"]["requirements"][0]["values"] == ["4"]
+
+
+async def test_types_are_told_by_pool_where_pools_see_others() -> None:
+    original = world(pools=[node_pool("a"), node_pool("b")])
+    original["instanceTypes"] = [{**SMALL, "nodePools": ["a"]}, {**LARGE, "nodePools": ["b"]}]
+
+    seen = load(redacted(await record(original))).snapshot.instance_types
+
+    assert [[one.name for one in types] for types in seen.values()] == [["small"], ["large"]]
+
+
+async def test_what_cannot_be_read_is_said_and_left_out() -> None:
+    said: list[str] = []
+    original = world(("a", "small", pods("web", 1)))
+    api, market = cluster(original), InstanceTypeSource(original)
+    api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.CSI_NODE)
+
+    async def nothing(node_class: EC2NodeClass, node_pool: NodePool | None = None) -> Any:
+        raise CloudProviderError("no credentials")
+
+    market.instance_types = nothing  # type: ignore[method-assign]
+    written = await recorded(api, market, OPTIONS, said.append)
+
+    assert "csiNodes" not in written
+    assert any("csinodes cannot be read" in one and "not allowed" in one for one in said)
+    assert any("no credentials" in one for one in said)
+    assert market.is_settled
+    assert load(written).node_pools
+    assert re.search("pods: 1", "\n".join(said))
+
+
+async def test_the_world_is_disrupted_as_calmly_as_the_cluster() -> None:
+    original = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+    dear = Options(cluster_name="joiner", disruption_eviction_price=1000.0)
+
+    written = await recorded(
+        cluster(original), InstanceTypeSource(original), dear, lambda text: None
+    )
+
+    asked = problem_of(load(redacted(written)), now=NOW, calm=True)
+    assert asked.settings.eviction_price == 1000.0
+    assert not decide(asked).commands
+
+
+async def test_without_pods_there_is_no_world() -> None:
+    original = world(("a", "small", []))
+    api = cluster(original)
+    api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.POD)
+
+    with pytest.raises(QuestionError, match="pods cannot be read"):
+        await recorded(api, InstanceTypeSource(original), OPTIONS, lambda text: None)

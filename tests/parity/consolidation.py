@@ -1,0 +1,319 @@
+"""Both sides disrupt the same running clusters until nothing more comes, and ours is judged.
+
+    python -m tests.parity.consolidation --seeds 30 [--first 0] [--nodes 20-500]
+
+Clusters are made from seeds (`tests/disruption/clusters.py`), in turns: deployments that shrank and
+nothing in the way; the same with daemons, budgets and whatever must not be disturbed; and such
+a cluster that is not at rest, in which only rules are judged. Karpenter's methods run in
+memory (`tests/parity/engines.py`); ours once with every saving counted, as Karpenter does,
+and once calm, as it comes. Of ours, every step is played by `tests/oracle/disruption.py`.
+
+Prints a line for each cluster and the totals, and ends with 1 when a rule was broken, ours was
+dearer than Karpenter's anywhere, a cost is below our bound, or a target is missed. The bound is
+that of what may be moved; it knows nothing of pools that let only empty nodes go, so the target
+for it is asked of shrunk clusters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from controller.disruption.bounds import lower_bound
+from controller.offline.disrupt import answer, begun, look, problem_of
+from controller.offline.solve import deadline
+from controller.offline.world import load
+from testbed.progress import Terminal
+from tests.disruption.clusters import PODS_PER_NODE, lived_in, restless, settled, underused
+from tests.oracle.disruption import played
+from tests.parity import engines
+from tests.parity.worlds import World
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+LOOK_SECONDS = 60.0
+"""How long one of our looks, and the proof of the bound, may take."""
+
+KARPENTER_SECONDS = 1800.0
+"""When Karpenter's course counts as endless."""
+
+NEAR = 1.06
+"""What our clusters may cost in the end, in bounds, in total."""
+
+CALMER = 0.5
+"""How many evictions for each $/h we may need, of those that Karpenter needs."""
+
+EPSILON = 1e-6
+
+Answer = Mapping[str, Any]
+
+KINDS: Mapping[str, Callable[[int, int], World]] = {
+    "shrunk": lambda nodes, seed: settled(underused(nodes * PODS_PER_NODE, seed)),
+    "lived in": lived_in,
+    "restless": restless,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one side made of a cluster, or of many: $/h, evictions, pods moved again, seconds."""
+
+    before: float = 0.0
+    after: float = 0.0
+    evictions: int = 0
+    again: int = 0
+    seconds: float = 0.0
+    first: float = 0.0
+
+    @classmethod
+    def of(cls, answered: Answer) -> Side:
+        """Read it from an answer."""
+        moves = Counter(key for command in answered["commands"] for key in moved(command))
+        return cls(
+            before=answered["costBefore"],
+            after=answered["costAfter"],
+            evictions=sum(command["evictions"] for command in answered["commands"]),
+            again=sum(times - 1 for times in moves.values()),
+            seconds=answered["seconds"],
+            first=answered["firstCommandSeconds"],
+        )
+
+    @classmethod
+    def sum(cls, sides: Iterable[Side]) -> Side:
+        """Add up."""
+        every = list(sides)
+        return cls(
+            before=sum(side.before for side in every),
+            after=sum(side.after for side in every),
+            evictions=sum(side.evictions for side in every),
+            again=sum(side.again for side in every),
+            seconds=sum(side.seconds for side in every),
+            first=max((side.first for side in every), default=0.0),
+        )
+
+    @property
+    def each(self) -> float:
+        """How many evictions a $/h took."""
+        saved = self.before - self.after
+        return self.evictions / saved if saved > EPSILON else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of a cluster; `failures` say what must not be."""
+
+    seed: int
+    kind: str
+    nodes: int
+    pods: int
+    bound: float
+    ours: Side
+    calm: Side
+    theirs: Side
+    failures: list[str] = field(default_factory=list)
+
+
+def moved(command: Answer) -> Iterator[str]:
+    """Name the pods that a command moves."""
+    for keys in command["existingNodes"].values():
+        yield from keys
+    for node in command["newNodes"]:
+        yield from node["pods"]
+
+
+def kind_of(seed: int) -> str:
+    """Name the kind of cluster that a seed makes."""
+    return list(KINDS)[seed % len(KINDS)]
+
+
+def cluster(seed: int, smallest: int, largest: int) -> World:
+    """Return the cluster of a seed: small ones are as likely as large ones."""
+    chance = random.Random(f"size-{seed}")
+    nodes = round(math.exp(chance.uniform(math.log(smallest), math.log(largest))))
+    return KINDS[kind_of(seed)](nodes, seed)
+
+
+def course(world: World, *, calm: bool) -> tuple[Answer, list[Sequence[Answer]]]:
+    """Return our answer to a cluster, until steady, and its commands look by look."""
+    followed = begun(problem_of(load(world), now=NOW, calm=calm))
+    ends = [0]
+    while look(followed, LOOK_SECONDS):
+        ends.append(len(followed.commands))
+    answered = answer(followed)
+    return answered, [answered["commands"][a:b] for a, b in pairwise(ends)]
+
+
+def broken(world: World, *, calm: bool) -> tuple[Side, list[str]]:
+    """Return our side, and what the oracle finds in it."""
+    answered, looks = course(world, calm=calm)
+    end, findings = played(world, world["instanceTypes"], looks, NOW)
+    failures = [f"rule broken: {'calm: ' * calm}{finding}" for finding in findings]
+    if not findings and abs(end.cost - answered["costAfter"]) > EPSILON:
+        failures.append(f"rule broken: cost: {answered['costAfter']} instead of {end.cost}")
+    return Side.of(answered), failures
+
+
+def judged(seed: int, smallest: int, largest: int) -> Verdict:
+    """Let both sides disrupt the cluster of a seed, and judge ours."""
+    world = cluster(seed, smallest, largest)
+    kind = kind_of(seed)
+    problem = problem_of(load(world), now=NOW, calm=False)
+    bound = lower_bound(problem, expired=deadline(time.perf_counter() + LOOK_SECONDS))
+    ours, failures = broken(world, calm=False)
+    calm, more = broken(world, calm=True)
+    with engines.dialogue() as karpenter:
+        theirs = Side.of(karpenter.until_steady(world, now=NOW, limit=KARPENTER_SECONDS))
+    failures += more
+    if kind != "restless":
+        if ours.after > theirs.after + EPSILON:
+            failures.append(f"dearer: {ours.after:.4f} $/h, Karpenter's {theirs.after:.4f}")
+        least = min(ours.after, calm.after, theirs.after)
+        if least < bound - EPSILON:
+            failures.append(f"bound: {least:.4f} $/h is below {bound:.4f}")
+    return Verdict(
+        seed=seed,
+        kind=kind,
+        nodes=len(world["nodes"]),
+        pods=sum(1 for pod in world["pods"] if pod["spec"].get("nodeName")),
+        bound=bound,
+        ours=ours,
+        calm=calm,
+        theirs=theirs,
+        failures=failures,
+    )
+
+
+def verdicts(seeds: Sequence[int], sizes: tuple[int, int], workers: int) -> Iterator[Verdict]:
+    """Judge the clusters of the seeds, on so many processors, as they come."""
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        asked = [processes.submit(judged, seed, *sizes) for seed in seeds]
+        for done in as_completed(asked):
+            yield done.result()
+
+
+def missed(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the targets that are missed."""
+    misses = []
+    shrunk = [verdict for verdict in verdicts if verdict.kind == "shrunk"]
+    after, bound = (
+        sum(verdict.ours.after for verdict in shrunk),
+        sum(verdict.bound for verdict in shrunk),
+    )
+    if after > NEAR * bound:
+        misses.append(f"{after / bound:.3f} times the bound in total, at most {NEAR} is asked")
+    at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
+    ours, theirs = (
+        Side.sum(getattr(verdict, name) for verdict in at_rest) for name in ("ours", "theirs")
+    )
+    if ours.each > CALMER * theirs.each:
+        text = f"{ours.each:.1f} evictions per $/h saved, Karpenter {theirs.each:.1f}"
+        misses.append(f"{text}; at most {CALMER} of that is asked")
+    return misses
+
+
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """Return the totals, kind by kind and over all that is at rest."""
+    drawn = Table(title="Until steady: $/h in the end, beside the bound of what may be moved")
+    for title in ("clusters", "side", "before", "after", "× bound", "evictions"):
+        drawn.add_column(title, justify="left" if title in ("clusters", "side") else "right")
+    for title in ("per $/h", "moved again", "first command s", "seconds"):
+        drawn.add_column(title, justify="right")
+    at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
+    parts = {kind: [verdict for verdict in verdicts if verdict.kind == kind] for kind in KINDS}
+    for title, part in {**parts, "all at rest": at_rest}.items():
+        bound = sum(verdict.bound for verdict in part)
+        for name in ("theirs", "ours", "calm"):
+            side = Side.sum(getattr(verdict, name) for verdict in part)
+            drawn.add_row(
+                f"{len(part)} {title}" if name == "theirs" else "",
+                {"theirs": "Karpenter", "ours": "Joiner, --no-calm", "calm": "Joiner"}[name],
+                f"{side.before:.2f}",
+                f"{side.after:.2f}",
+                f"{side.after / bound:.3f}" if bound else "",
+                str(side.evictions),
+                f"{side.each:.1f}",
+                str(side.again),
+                f"{side.first:.2f}",
+                f"{side.seconds:.0f}",
+            )
+        drawn.add_section()
+    return drawn
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="tests.parity.consolidation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=30, help="how many clusters")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--nodes", type=_between, default=(20, 500), help="about so many: 20-500")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at once")
+    parser.add_argument("--keep", type=Path, help="where to write the clusters that failed")
+    return parser.parse_args(argv)
+
+
+def _between(text: str) -> tuple[int, int]:
+    smallest, _, largest = text.partition("-")
+    return int(smallest), int(largest or smallest)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the campaign."""
+    options = arguments(argv)
+    seeds = range(options.first, options.first + options.seeds)
+    done: list[Verdict] = []
+    progress = Terminal()
+    engines.binary("parity", progress)
+    console = Console(width=140, markup=False, emoji=False)
+    with progress.stage("clusters") as stage:
+        for verdict in verdicts(seeds, options.nodes, options.workers):
+            done.append(verdict)
+            stage.update(completed=len(done), total=len(seeds))
+            print("\n".join(_lines(verdict)), flush=True)
+            if verdict.failures and options.keep:
+                options.keep.mkdir(parents=True, exist_ok=True)
+                world = cluster(verdict.seed, *options.nodes)
+                (options.keep / f"{verdict.seed}.json").write_text(json.dumps(world))
+    console.print(table(done))
+    failing = sorted(verdict.seed for verdict in done if verdict.failures)
+    misses = missed(done)
+    for miss in misses:
+        print(f"target missed: {miss}")
+    print(f"failing: {len(failing)} of {len(done)} {failing}")
+    return 1 if failing or misses else 0
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    sides = ", ".join(
+        f"{name} {side.after:.2f} $/h with {side.evictions} evictions"
+        for name, side in (
+            ("Karpenter", verdict.theirs),
+            ("ours", verdict.ours),
+            ("calm", verdict.calm),
+        )
+    )
+    what = f"{verdict.kind}, {verdict.nodes} nodes, {verdict.pods} pods"
+    cost = f"{verdict.theirs.before:.2f} $/h, bound {verdict.bound:.2f}"
+    yield f"seed {verdict.seed} ({what}): {cost}: {sides}"
+    for failure in verdict.failures[:10]:
+        yield f"  FAILED {failure}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,470 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sort"
+	"syscall"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	requirements "sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/state/cost"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
+)
+
+// fruitless is how many looks in a row may find nothing before a cluster counts as steady although
+// Karpenter does not think so: its validation may turn down what it found, and budgets hold it back.
+const fruitless = 3
+
+// Disruption is what Karpenter's methods made of a cluster; prices in $/h.
+type Disruption struct {
+	Commands   []Command `json:"commands"`
+	CostBefore float64   `json:"costBefore"`
+	CostAfter  float64   `json:"costAfter"`
+	Evictions  int       `json:"evictions"`
+	// Seconds is the time of all looks together, LastLookSeconds that of the last.
+	Seconds             float64 `json:"seconds"`
+	FirstCommandSeconds float64 `json:"firstCommandSeconds"`
+	LastLookSeconds     float64 `json:"lastLookSeconds"`
+	// CPUSeconds is what all processors spent on the looks, which a busy machine does not stretch.
+	CPUSeconds   float64 `json:"cpuSeconds"`
+	SetupSeconds float64 `json:"setupSeconds"`
+	Looks        int     `json:"looks"`
+	// Complete is whether no look was cut short by the limit of the question.
+	Complete bool `json:"complete"`
+}
+
+// Command is a decision: nodes that go, nodes that come, and where pods move.
+type Command struct {
+	Reason        string              `json:"reason"`
+	Method        string              `json:"method"`
+	Nodes         []string            `json:"nodes"`
+	NewNodes      []NamedNode         `json:"newNodes"`
+	ExistingNodes map[string][]string `json:"existingNodes"`
+	// Homeless pods are evicted and no place was looked for.
+	Homeless  []string `json:"homeless,omitempty"`
+	Saving    float64  `json:"saving"`
+	Evictions int      `json:"evictions"`
+}
+
+// NamedNode is a node to be made, launched as the cheapest that its claim allows.
+type NamedNode struct {
+	Name         string `json:"name"`
+	InstanceType string `json:"instanceType"`
+	Zone         string `json:"zone"`
+	CapacityType string `json:"capacityType"`
+	NewNode
+}
+
+// asAdmitted gives the objects of a world what the API server and kube-scheduler would have given
+// them: defaults of pools, and the condition of pods that no node takes.
+func asAdmitted(world World, raw json.RawMessage) error {
+	var stated struct {
+		NodePools []struct {
+			Spec struct {
+				Disruption struct {
+					ConsolidateAfter *string `json:"consolidateAfter"`
+				} `json:"disruption"`
+			} `json:"spec"`
+		} `json:"nodePools"`
+	}
+	if err := json.Unmarshal(raw, &stated); err != nil {
+		return err
+	}
+	for i, pool := range world.NodePools {
+		chosen := &pool.Spec.Disruption
+		if stated.NodePools[i].Spec.Disruption.ConsolidateAfter == nil {
+			chosen.ConsolidateAfter = v1.MustParseNillableDuration("0s")
+		}
+		if chosen.ConsolidationPolicy == "" {
+			chosen.ConsolidationPolicy = v1.ConsolidationPolicyWhenEmptyOrUnderutilized
+		}
+		if chosen.Budgets == nil {
+			chosen.Budgets = []v1.Budget{{Nodes: "10%"}}
+		}
+	}
+	for _, pod := range world.Pods {
+		if pod.Spec.NodeName == "" {
+			wait(pod)
+		}
+	}
+	return nil
+}
+
+func wait(pod *corev1.Pod) {
+	pod.Spec.NodeName = ""
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+}
+
+// course is a cluster under disruption.
+type course struct {
+	*engine
+
+	clk     *simulated
+	queue   *disruption.Queue
+	cost    *cost.ClusterCost
+	methods []disruption.Method
+	made    int
+}
+
+func disrupted(
+	world World, instanceTypes []*cloudprovider.InstanceType, clk *simulated, question Question,
+) (*Disruption, error) {
+	setup := time.Now()
+	engine, err := prepared(world, instanceTypes, clk, "disruption")
+	if err != nil {
+		return nil, err
+	}
+	queue := disruption.NewQueue(engine.kube, engine.recorder, engine.mirror, clk, engine.provisioner)
+	c := &course{
+		engine: engine, clk: clk, queue: queue,
+		cost: cost.NewClusterCost(engine.ctx, engine.provider, engine.kube),
+		methods: disruption.NewMethods(
+			clk, engine.mirror, engine.kube, engine.provisioner, engine.provider, engine.recorder, queue),
+	}
+	for _, claim := range world.NodeClaims {
+		if err := c.cost.UpdateNodeClaim(c.ctx, claim); err != nil {
+			return nil, err
+		}
+	}
+	answer := &Disruption{Commands: []Command{}, Complete: true, SetupSeconds: time.Since(setup).Seconds()}
+	answer.CostBefore = c.total()
+	for idle := 0; idle < fruitless; {
+		found, err := c.timed(answer, question.Seconds)
+		if err != nil {
+			return nil, err
+		}
+		for _, command := range found {
+			written, err := c.carriedOut(command)
+			if err != nil {
+				return nil, err
+			}
+			answer.Commands = append(answer.Commands, written)
+			answer.Evictions += written.Evictions
+		}
+		if question.Op == "disrupt" || !answer.Complete {
+			break
+		}
+		idle++
+		if len(found) > 0 {
+			idle = 0
+		} else if c.consolidated() {
+			break
+		}
+	}
+	answer.CostAfter = c.total()
+	return answer, nil
+}
+
+func (c *course) timed(answer *Disruption, seconds float64) ([]disruption.Command, error) {
+	ctx := c.ctx
+	if seconds > 0 {
+		limited, cancel := context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
+		defer cancel()
+		ctx = limited
+	}
+	c.clk.look()
+	began, spent := time.Now(), spentByCPU()
+	found, err := c.look(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+	}
+	answer.LastLookSeconds = time.Since(began).Seconds()
+	answer.CPUSeconds += spentByCPU() - spent
+	c.clk.rest()
+	answer.Looks++
+	answer.Seconds += answer.LastLookSeconds
+	answer.Complete = ctx.Err() == nil
+	if len(found) > 0 && len(answer.Commands) == 0 {
+		answer.FirstCommandSeconds = answer.Seconds
+	}
+	return found, err
+}
+
+// spentByCPU is the processor time of this process, in seconds.
+func spentByCPU() float64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0
+	}
+	return (time.Duration(usage.Utime.Nano()) + time.Duration(usage.Stime.Nano())).Seconds()
+}
+
+// look asks the methods in their order, as Karpenter's controller does; the first that finds
+// something ends it.
+func (c *course) look(ctx context.Context) ([]disruption.Command, error) {
+	for _, method := range c.methods {
+		candidates, totals, err := disruption.GetCandidatesWithTotals(
+			ctx, c.mirror, c.kube, c.recorder, c.clk, c.provider,
+			method.ShouldDisrupt, method.Class(), c.queue, c.cost)
+		if err != nil {
+			return nil, fmt.Errorf("candidates: %w", err)
+		}
+		if len(candidates) == 0 {
+			continue
+		}
+		if setter, ok := method.(disruption.NodePoolTotalsSetter); ok {
+			setter.SetNodePoolTotals(totals)
+		}
+		budgets, err := disruption.BuildDisruptionBudgetMapping(
+			ctx, c.mirror, c.clk, c.kube, c.provider, c.recorder, method.Reason())
+		if err != nil {
+			return nil, fmt.Errorf("budgets: %w", err)
+		}
+		commands, err := method.ComputeCommands(ctx, budgets, candidates...)
+		if err != nil {
+			return nil, fmt.Errorf("%T: %w", method, err)
+		}
+		var found []disruption.Command
+		for _, command := range commands {
+			if command.Decision() != disruption.NoOpDecision {
+				command.Method = method
+				found = append(found, command)
+			}
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
+	}
+	return nil, nil
+}
+
+// consolidated is whether every method that remembers it thinks that nothing is left to do.
+func (c *course) consolidated() bool {
+	for _, method := range c.methods {
+		if one, ok := method.(interface{ IsConsolidated() bool }); ok && !one.IsConsolidated() {
+			return false
+		}
+	}
+	return true
+}
+
+// carriedOut lets a command happen: its nodes go with their daemons, the new ones are there and
+// initialized, and pods run where the simulation placed them.
+func (c *course) carriedOut(command disruption.Command) (Command, error) {
+	gone := sets.New[string]()
+	written := Command{
+		Reason: string(command.Reason()), Method: fmt.Sprintf("%T", command.Method)[len("*disruption."):],
+		Nodes: []string{}, NewNodes: []NamedNode{}, ExistingNodes: map[string][]string{}}
+	before := c.total()
+	for _, candidate := range command.Candidates {
+		gone.Insert(candidate.Name())
+		written.Nodes = append(written.Nodes, candidate.Name())
+	}
+	moving := sets.New[types.NamespacedName]()
+	for name := range gone {
+		moving.Insert(c.kube.pods.byNode[name]...)
+	}
+	place := map[types.NamespacedName]string{}
+	for _, node := range command.Results.ExistingNodes {
+		for _, pod := range node.Pods {
+			if key := client.ObjectKeyFromObject(pod); moving.Has(key) {
+				place[key] = node.Name()
+				written.ExistingNodes[node.Name()] = append(written.ExistingNodes[node.Name()], key.String())
+			}
+		}
+		sort.Strings(written.ExistingNodes[node.Name()])
+	}
+	for _, replacement := range command.Replacements {
+		node, err := c.launched(replacement.NodeClaim)
+		if err != nil {
+			return written, err
+		}
+		for _, pod := range replacement.Pods {
+			place[client.ObjectKeyFromObject(pod)] = node.Name
+		}
+		written.NewNodes = append(written.NewNodes, node)
+	}
+	for key := range moving {
+		pod := c.kube.pods.rows[key]
+		if place[key] != "" {
+			written.Evictions++
+		} else if podutils.IsReschedulable(pod) {
+			written.Evictions++
+			written.Homeless = append(written.Homeless, key.String())
+		}
+	}
+	sort.Strings(written.Homeless)
+	if err := c.moved(moving, place); err != nil {
+		return written, err
+	}
+	for _, candidate := range command.Candidates {
+		c.ended(candidate.Node.Name, candidate.NodeClaim)
+	}
+	written.Saving = before - c.total()
+	return written, nil
+}
+
+// moved binds pods to their new places; of those without one, daemons are gone and others wait.
+func (c *course) moved(moving sets.Set[types.NamespacedName], place map[types.NamespacedName]string) error {
+	for key := range place {
+		moving.Insert(key)
+	}
+	for key := range moving {
+		pod := c.kube.pods.rows[key].DeepCopy()
+		c.mirror.DeletePod(key)
+		switch {
+		case place[key] != "":
+			pod.Spec.NodeName = place[key]
+			pod.Status = corev1.PodStatus{
+				Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: c.clk.Now()}}
+		case podutils.IsReschedulable(pod):
+			wait(pod)
+		default:
+			c.kube.pods.remove(key)
+			continue
+		}
+		c.kube.pods.put(pod)
+		if err := c.mirror.UpdatePod(c.ctx, pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *course) ended(node string, claim *v1.NodeClaim) {
+	c.kube.nodes.remove(types.NamespacedName{Name: node})
+	c.kube.nodeClaims.remove(client.ObjectKeyFromObject(claim))
+	c.mirror.DeleteNode(node)
+	c.mirror.DeleteNodeClaim(claim.Name)
+	_ = c.cost.DeleteNodeClaim(c.ctx, client.ObjectKeyFromObject(claim))
+}
+
+// launched makes the node that the cloud would: the cheapest that the claim allows, initialized,
+// and there for as long as its pool wants before it may be consolidated.
+func (c *course) launched(claim *scheduling.NodeClaim) (NamedNode, error) {
+	pool := c.kube.nodePools.rows[types.NamespacedName{Name: claim.NodePoolName}]
+	if len(claim.InstanceTypeOptions) == 0 { // a static pool leaves the choice to the cloud
+		kinds, err := c.provider.GetInstanceTypes(c.ctx, pool)
+		if err != nil {
+			return NamedNode{}, err
+		}
+		claim.InstanceTypeOptions = kinds
+	}
+	kind, offering := cheapest(claim)
+	if kind == nil {
+		return NamedNode{}, fmt.Errorf("nothing can be launched for a claim of %s", claim.NodePoolName)
+	}
+	found := NamedNode{
+		InstanceType: kind.Name, Zone: offering.Zone(), CapacityType: offering.CapacityType(), NewNode: newNode(claim)}
+	found.Price = offering.Price
+	for found.Name == "" || c.kube.nodes.rows[types.NamespacedName{Name: found.Name}] != nil {
+		c.made++
+		found.Name = fmt.Sprintf("new-%05d", c.made)
+	}
+	wanted := claim.Requirements
+	made := claim.ToNodeClaim()
+	made.Name, made.GenerateName, made.UID = found.Name, "", types.UID("uid-"+found.Name)
+	made.CreationTimestamp = metav1.Time{Time: c.clk.Now()}
+	for key, requirement := range kind.Requirements {
+		if wanted.Has(key) {
+			requirement = requirement.Intersection(wanted.Get(key))
+		}
+		if value := requirement.Any(); value != "" {
+			made.Labels[key] = value
+		}
+	}
+	for key, requirement := range offering.Requirements {
+		made.Labels[key] = requirement.Any()
+	}
+	made.Labels[corev1.LabelHostname] = found.Name
+	made.Status.ProviderID, made.Status.NodeName = "new:///"+found.Name, found.Name
+	made.Status.Capacity, made.Status.Allocatable = kind.Capacity, kind.Allocatable()
+	settled := c.clk.Now()
+	if after := pool.Spec.Disruption.ConsolidateAfter.Duration; after != nil {
+		settled = settled.Add(-*after)
+	}
+	conditions := made.StatusConditions(status.WithClock(clocktesting.NewFakeClock(settled)))
+	for _, condition := range []string{
+		v1.ConditionTypeLaunched, v1.ConditionTypeRegistered, v1.ConditionTypeInitialized, v1.ConditionTypeConsolidatable,
+	} {
+		conditions.SetTrue(condition)
+	}
+	return found, c.there(made)
+}
+
+// there makes a claim and its node known.
+func (c *course) there(claim *v1.NodeClaim) error {
+	labels := map[string]string{v1.NodeRegisteredLabelKey: "true", v1.NodeInitializedLabelKey: "true"}
+	for key, value := range claim.Labels {
+		labels[key] = value
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: claim.Name, UID: claim.UID, Labels: labels, CreationTimestamp: claim.CreationTimestamp},
+		Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: claim.Spec.Taints},
+		Status: corev1.NodeStatus{
+			Capacity: claim.Status.Capacity, Allocatable: claim.Status.Allocatable,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+	c.kube.nodeClaims.put(claim)
+	c.kube.nodes.put(node)
+	c.mirror.UpdateNodeClaim(claim)
+	c.mirror.NodePoolState.ReleaseNodeCount(claim.Labels[v1.NodePoolLabelKey], 1)
+	if err := c.mirror.UpdateNode(c.ctx, node); err != nil {
+		return err
+	}
+	return c.cost.UpdateNodeClaim(c.ctx, claim)
+}
+
+func cheapest(claim *scheduling.NodeClaim) (*cloudprovider.InstanceType, *cloudprovider.Offering) {
+	var kind *cloudprovider.InstanceType
+	var best *cloudprovider.Offering
+	for _, one := range claim.InstanceTypeOptions {
+		if one.Requirements.Intersects(claim.Requirements) != nil {
+			continue
+		}
+		open := one.Offerings.Available().Compatible(claim.Requirements)
+		if len(open) == 0 {
+			continue
+		}
+		offering := open.Cheapest()
+		if best == nil || offering.Price < best.Price || (offering.Price == best.Price && one.Name < kind.Name) {
+			kind, best = one, offering
+		}
+	}
+	return kind, best
+}
+
+// total is what all nodes cost whose offering is known, by the labels they carry.
+func (c *course) total() float64 {
+	kinds := map[string]map[string]*cloudprovider.InstanceType{}
+	for _, pool := range c.kube.nodePools.rows {
+		kinds[pool.Name] = map[string]*cloudprovider.InstanceType{}
+		found, err := c.provider.GetInstanceTypes(c.ctx, pool)
+		if err != nil {
+			continue
+		}
+		for _, one := range found {
+			kinds[pool.Name][one.Name] = one
+		}
+	}
+	sum := 0.0
+	for node := range c.mirror.Nodes() {
+		labels := node.Labels()
+		kind := kinds[labels[v1.NodePoolLabelKey]][labels[corev1.LabelInstanceTypeStable]]
+		if kind == nil {
+			continue
+		}
+		if open := kind.Offerings.Compatible(requirements.NewLabelRequirements(labels)); len(open) > 0 {
+			sum += open.Cheapest().Price
+		}
+	}
+	return sum
+}

@@ -1,0 +1,16 @@
+"""Every mutation still finds its line: a rewrite must not quietly cost the evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.disruption import mutate as disruption
+from tests.mutations import CHECKOUT, Mutation
+from tests.parity import mutate as engine
+
+MUTATIONS: tuple[Mutation, ...] = (*engine.MUTATIONS, *disruption.MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_line_to_break_is_there_once(mutation: Mutation) -> None:
+    assert (CHECKOUT / mutation.file).read_text().count(mutation.old) == 1

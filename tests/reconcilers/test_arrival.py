@@ -1,0 +1,83 @@
+"""What people are told of a node that joins in another way than it should."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.pods import ResourceRequirements
+from controller.reconcilers.nodeclaim.lifecycle import PLUGIN_DEADLINE, Lifecycle
+from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.seed(make_class())
+    return world
+
+
+@pytest.fixture
+def lifecycle(world: World) -> Lifecycle:
+    return make_lifecycle(world, Unprepared())
+
+
+async def launched(world: World, lifecycle: Lifecycle, **requests: str) -> NodeClaim:
+    metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
+    resources = ResourceRequirements(requests={**requests})
+    spec = NodeClaimSpec(node_class_ref=CLASS, resources=resources)
+    world.seed(NodeClaim(metadata=metadata, spec=spec))
+    await lifecycle.reconcile("claim")
+    claim = world.claim("claim")
+    assert claim is not None
+    return claim
+
+
+def untainted(world: World, claim: NodeClaim) -> None:
+    node = world.join(claim)
+    world.seed(msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, taints=[])))
+
+
+async def test_a_node_that_joins_without_the_taint_says_so_and_is_registered(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    untainted(world, await launched(world, lifecycle))
+    await lifecycle.reconcile("claim")
+
+    assert await world.events("UnregisteredTaintMissing")
+    node = world.node("node-of-claim")
+    assert node is not None
+    assert node.metadata.labels[labels.REGISTERED] == "true"
+
+
+async def test_a_node_that_joins_with_the_taint_has_nothing_to_say(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.join(await launched(world, lifecycle))
+    await lifecycle.reconcile("claim")
+
+    assert not await world.events("UnregisteredTaintMissing")
+
+
+async def test_a_device_plugin_that_never_comes_is_named_after_a_while(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    node = world.join(await launched(world, lifecycle, **{GPU: "1"}))
+    bare = {name: amount for name, amount in node.status.allocatable.items() if name != GPU}
+    world.seed(
+        msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=bare))
+    )
+    await lifecycle.reconcile("claim")
+    assert not await world.events("ResourceNotRegistered")
+
+    world.pass_time(seconds=PLUGIN_DEADLINE.total_seconds())
+    await lifecycle.reconcile("claim")
+
+    (message,) = await world.events("ResourceNotRegistered")
+    assert GPU in message
+    assert "device plugin" in message

@@ -1,0 +1,149 @@
+"""Reserved capacity that ends: nodes that go on say so, nodes of a block leave in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.conditions import Condition
+from controller.apis.ec2nodeclass import CapacityReservationStatus
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import REGISTERED, NodeClaim, NodeClaimSpec
+from controller.cloudprovider.errors import ThrottledError
+from controller.reconcilers.capacityreservation.capacitytype import CapacityType
+from controller.reconcilers.capacityreservation.expiration import Expiration
+from tests.reconcilers.world import CLASS, World, make_class
+
+RESERVED = {
+    labels.CAPACITY_TYPE: labels.RESERVED,
+    labels.RESERVATION_ID: "cr-1",
+    labels.RESERVATION_TYPE: "default",
+    labels.RESERVATION_INTERRUPTIBLE: "false",
+}
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.seed(make_class())
+    return world
+
+
+@pytest.fixture
+def capacity_type(world: World) -> CapacityType:
+    return CapacityType(api=world.api, cloud=world.cloud, cluster=world.cluster)
+
+
+@pytest.fixture
+def expiration(world: World) -> Expiration:
+    return Expiration(world.api, world.cluster, world.metrics, world.clock)
+
+
+async def launched(
+    world: World, *, bought: str, carried: dict[str, str] = RESERVED, registered: bool = True
+) -> NodeClaim:
+    """A claim with such labels, its node with the same, and an instance bought so in truth."""
+    metadata = ObjectMeta(
+        name="claim", uid="uid", labels=carried, finalizers=[labels.TERMINATION_FINALIZER]
+    )
+    claim = NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS))
+    instance = await world.cloud.launch(claim, make_class())
+    machine = world.cloud.machines[instance.provider_id]
+    world.cloud.machines[instance.provider_id] = replace(machine, capacity_type=bought)
+    held = [Condition(type=REGISTERED, status="True", reason="")] if registered else []
+    status = msgspec.structs.replace(
+        claim.status, provider_id=instance.provider_id, conditions=held
+    )
+    claim = msgspec.structs.replace(claim, status=status)
+    world.seed(claim)
+    node = world.join(claim)
+    meta = msgspec.structs.replace(node.metadata, labels={**carried, "team": "a"})
+    world.seed(msgspec.structs.replace(node, metadata=meta))
+    return claim
+
+
+def carried_by_claim(world: World) -> dict[str, str]:
+    claim = world.claim("claim")
+    assert claim is not None
+    return claim.metadata.labels
+
+
+def carried_by_node(world: World) -> dict[str, str]:
+    node = world.node("node-of-claim")
+    assert node is not None
+    return node.metadata.labels
+
+
+async def test_an_instance_that_left_its_reservation_is_an_on_demand_one(
+    world: World, capacity_type: CapacityType
+) -> None:
+    await launched(world, bought=labels.ON_DEMAND)
+
+    assert await capacity_type.run_once() == timedelta(minutes=1)
+
+    assert carried_by_claim(world) == {labels.CAPACITY_TYPE: labels.ON_DEMAND}
+    assert carried_by_node(world) == {labels.CAPACITY_TYPE: labels.ON_DEMAND, "team": "a"}
+
+
+@pytest.mark.parametrize(
+    ("bought", "registered"),
+    [
+        pytest.param(labels.RESERVED, True, id="still in it"),
+        pytest.param(labels.ON_DEMAND, False, id="EC2 may not tell yet"),
+    ],
+)
+async def test_a_reserved_instance_keeps_its_labels(
+    world: World, capacity_type: CapacityType, bought: str, registered: bool
+) -> None:
+    await launched(world, bought=bought, registered=registered)
+
+    await capacity_type.run_once()
+
+    assert carried_by_claim(world) == RESERVED
+    assert carried_by_node(world) == {**RESERVED, "team": "a"}
+
+
+async def test_without_reserved_claims_the_cloud_is_not_asked(
+    world: World, capacity_type: CapacityType
+) -> None:
+    spot = {labels.CAPACITY_TYPE: labels.SPOT}
+    await launched(world, bought=labels.SPOT, carried=spot)
+    world.cloud.fail("instances", ThrottledError("slow down"))
+
+    await capacity_type.run_once()
+
+    assert carried_by_claim(world) == spot
+
+
+def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -> None:
+    """Let the class have found a reservation that has so long to go."""
+    node_class = make_class()
+    end = (world.now + left).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = CapacityReservationStatus(id="cr-1", reservation_type=kind, end_time=end)
+    status = msgspec.structs.replace(node_class.status, capacity_reservations=[found])
+    world.seed(msgspec.structs.replace(node_class, status=status))
+
+
+@pytest.mark.parametrize(
+    ("left", "kind", "ends"),
+    [
+        pytest.param(timedelta(minutes=41), "capacity-block", False, id="time left"),
+        pytest.param(timedelta(minutes=40), "capacity-block", True, id="about to end"),
+        pytest.param(timedelta(minutes=1), "default", False, id="an ordinary reservation"),
+    ],
+)
+async def test_the_nodes_of_a_capacity_block_leave_forty_minutes_before_its_end(
+    world: World, expiration: Expiration, left: timedelta, kind: str, ends: bool
+) -> None:
+    seed_block(world, left=left, kind=kind)
+    await launched(world, bought=labels.RESERVED)
+
+    assert await expiration.run_once() == timedelta(minutes=1)
+
+    claim = world.claim("claim")
+    assert claim is not None
+    assert claim.metadata.is_deleting is ends

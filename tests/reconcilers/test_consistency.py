@@ -1,0 +1,95 @@
+"""A claim says when its node is less than it was promised, or cannot go."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import CONSISTENT_STATE_FOUND, NodeClaim, NodeClaimSpec
+from controller.apis.pods import ResourceRequirements
+from controller.reconcilers.nodeclaim.consistency import PERIOD, Consistency
+from tests.reconcilers.test_termination import make_budget
+from tests.reconcilers.world import (
+    CLASS,
+    Unprepared,
+    World,
+    make_class,
+    make_lifecycle,
+    make_running_pod,
+)
+
+NODE = "node-of-claim"
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    world.seed(make_class())
+    spec = NodeClaimSpec(
+        node_class_ref=CLASS, resources=ResourceRequirements(requests={"cpu": "1"})
+    )
+    metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
+    world.seed(NodeClaim(metadata=metadata, spec=spec))
+    lifecycle = make_lifecycle(world, Unprepared())
+    await lifecycle.reconcile("claim")
+    claim = world.claim("claim")
+    assert claim is not None
+    world.join(claim)
+    await lifecycle.reconcile("claim")
+    return world
+
+
+@pytest.fixture
+def consistency(world: World) -> Consistency:
+    return Consistency(
+        api=world.api, cluster=world.cluster, recorder=world.recorder, clock=world.clock
+    )
+
+
+def condition(world: World) -> Condition:
+    claim = world.claim("claim")
+    assert claim is not None
+    said = conditions.find(claim.status.conditions, CONSISTENT_STATE_FOUND)
+    assert said is not None
+    return said
+
+
+async def test_a_node_as_large_as_promised_is_consistent(
+    world: World, consistency: Consistency
+) -> None:
+    assert await consistency.reconcile("claim") == PERIOD
+
+    assert condition(world).is_true
+
+
+async def test_a_node_that_is_smaller_than_its_type_says_so(
+    world: World, consistency: Consistency
+) -> None:
+    node = world.node(NODE)
+    assert node is not None
+    shrunk = msgspec.structs.replace(node.status, capacity={**node.status.capacity, "cpu": "100m"})
+    world.seed(msgspec.structs.replace(node, status=shrunk))
+
+    await consistency.reconcile("claim")
+
+    assert condition(world).is_false
+    (message,) = await world.events("FailedConsistencyCheck")
+    assert "cpu" in message
+    assert "100m" in message
+
+
+async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
+    world: World, consistency: Consistency
+) -> None:
+    world.seed(make_running_pod("web", NODE, labels={"app": "web"}), make_budget(allowed=0))
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+
+    await consistency.reconcile("claim")
+
+    assert condition(world).is_false
+    (message,) = await world.events("FailedConsistencyCheck")
+    assert 'PodDisruptionBudget "default/guard"' in message

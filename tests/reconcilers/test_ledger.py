@@ -1,0 +1,135 @@
+"""Every decision is written down, and what it brought."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.apis import kinds
+from controller.apis.disruption import Disruption
+from controller.apis.meta import ObjectMeta, OwnerReference
+from controller.apis.pods import Pod
+from controller.reconcilers.disruption.bookkeeping import MOST_KEPT
+from tests.reconcilers.disrupting import make_disruptor
+from tests.reconcilers.test_consolidation import VALIDATION, ConsolidationScenario
+from tests.reconcilers.world import make_running_pod
+
+WEB = OwnerReference(
+    api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
+)
+
+
+class LedgerScenario(ConsolidationScenario):
+    """One of two nodes goes, with a pod of the ReplicaSet web."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add("a", "m5.4xlarge", pods=12)
+        self.add("b", "c5.large")
+        self.world.seed(self.web("web-1", "b"))
+
+    def web(self, name: str, node: str) -> Pod:
+        pod = make_running_pod(name, node)
+        metadata = msgspec.structs.replace(pod.metadata, owner_references=[WEB])
+        return msgspec.structs.replace(pod, metadata=metadata)
+
+    async def decided(self) -> None:
+        await self.protect("a")
+        await self.work(VALIDATION + 3)
+        assert self.going() == ["b"]
+
+    async def measure(self, **later: float) -> None:
+        """Let the book be looked at some time later."""
+        self.world.pass_time(**later)
+        self.world.see()
+        await self.disruptor.orchestrator.ledger.run_once()
+
+    def record(self) -> Disruption:
+        (record,) = self.world.api.objects(kinds.DISRUPTION)
+        return record
+
+
+async def test_a_decision_is_written_with_what_it_is_to_bring() -> None:
+    scenario = LedgerScenario()
+
+    await scenario.decided()
+
+    record = scenario.record()
+    assert (record.spec.mode, record.spec.nodes, record.status.state) == ("act", ["b"], "Done")
+    assert record.spec.saving == record.spec.price > 0
+    (web,) = record.spec.workloads
+    assert (web.kind, web.name, web.pods) == ("ReplicaSet", "web", 1)
+
+
+async def test_what_it_brought_is_written_after_an_hour_and_a_day() -> None:
+    scenario = LedgerScenario()
+    await scenario.decided()
+    record = scenario.record()
+    assert record.status.after_hour is None
+
+    scenario.world.pass_time(seconds=20)
+    scenario.world.seed(scenario.web("web-2", "a"))
+    await scenario.measure(hours=1)
+    assert scenario.record().status.after_hour is not None
+    assert scenario.record().status.after_day is None
+    await scenario.measure(days=1)
+
+    status = scenario.record().status
+    assert status.after_day is not None
+    assert status.after_day.saving == pytest.approx(record.spec.price)
+    for when in ("predicted", "hour", "day"):
+        saving = scenario.counted("joiner_ledger_saving_dollars_per_hour", when=when)
+        assert saving == pytest.approx(record.spec.price)
+
+
+async def test_totals_survive_a_restart_and_the_end_of_their_records() -> None:
+    scenario = LedgerScenario()
+    await scenario.decided()
+    ledger = scenario.disruptor.orchestrator.ledger
+    record = scenario.record()
+    old = [
+        msgspec.structs.replace(
+            record,
+            metadata=ObjectMeta(name=f"old-{number:04d}"),
+            status=msgspec.structs.replace(record.status, balance=None),
+        )
+        for number in range(MOST_KEPT + 20)
+    ]
+    scenario.world.seed(*old)
+
+    scenario.disruptor = make_disruptor(scenario.world, scenario.judge)
+    ledger = scenario.disruptor.orchestrator.ledger
+    await ledger.run_once()
+
+    assert scenario.counted("joiner_ledger_decisions", outcome="done") == 1
+    kept = scenario.world.api.objects(kinds.DISRUPTION)
+    assert len(kept) == MOST_KEPT + 1
+    assert record.metadata.name in {one.metadata.name for one in kept}
+
+
+async def test_a_decision_that_came_to_nothing_says_why() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(VALIDATION + 2)
+    (heir,) = scenario.made()
+
+    await scenario.lose(heir)
+    await scenario.work(3)
+
+    (record,) = scenario.world.api.objects(kinds.DISRUPTION)
+    assert record.status.state == "Failed"
+    assert "has gone" in record.status.message
+    assert scenario.counted("joiner_ledger_decisions", outcome="failed") == 1
+
+
+async def test_what_a_dead_leader_had_begun_is_closed_by_the_next() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(VALIDATION + 2)
+    assert scenario.made()
+
+    scenario.disruptor = make_disruptor(scenario.world, scenario.judge)
+    await scenario.disruptor.orchestrator.ledger.run_once()
+
+    (record,) = scenario.world.api.objects(kinds.DISRUPTION)
+    assert record.status.state == "Failed"

@@ -1,0 +1,270 @@
+"""Pools that must not act: what they would do is recommended, or only observed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.disruption import Disruption
+from controller.apiserver.errors import NotFoundError, UnavailableError
+from controller.disruption.modes import Mode
+from tests.reconcilers.disrupting import make_disruptor
+from tests.reconcilers.test_consolidation import ConsolidationScenario
+from tests.reconcilers.world import make_running_pod
+
+MODE = labels.DISRUPTION_MODE
+
+
+class ModeScenario(ConsolidationScenario):
+    """A pool in a mode of its own, and people who read what is recommended."""
+
+    def __init__(self, mode: str = "recommend", **disruption: object) -> None:
+        super().__init__(**disruption)
+        self.set_mode(mode)
+
+    def set_mode(self, mode: str) -> None:
+        pool = self.world.api.objects(kinds.NODE_POOL)[0]
+        metadata = msgspec.structs.replace(pool.metadata, annotations={MODE: mode})
+        self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
+
+    def recommended(self, state: str = "Proposed") -> list[Disruption]:
+        found = self.world.api.objects(kinds.DISRUPTION)
+        return [one for one in found if one.status.state == state]
+
+    async def say(self, record: Disruption, word: str) -> None:
+        """Annotate a recommendation, as with kubectl."""
+        said = {"metadata": {"annotations": {labels.APPROVED: word}}}
+        await self.world.api.patch(kinds.DISRUPTION, record.metadata.name, said)
+
+
+def shrunk(mode: str = "recommend", **disruption: object) -> ModeScenario:
+    """One of two nodes is not needed; the other must stay."""
+    scenario = ModeScenario(mode, **disruption)
+    scenario.add("a", "m5.4xlarge", pods=12)
+    scenario.add("b", "c5.large", pods=1)
+    return scenario
+
+
+async def settled(scenario: ModeScenario) -> Disruption:
+    """Let the loops recommend, and return what they recommend."""
+    await scenario.protect("a")
+    await scenario.work(3)
+    (record,) = scenario.recommended()
+    return record
+
+
+async def test_what_would_be_done_is_written_down_and_not_done() -> None:
+    scenario = shrunk()
+
+    record = await settled(scenario)
+    await scenario.work(120)
+
+    assert record.spec.reason == "Underutilized"
+    assert (record.spec.nodes, record.spec.node_pools) == (["b"], ["default"])
+    assert record.spec.saving == record.spec.price > 0
+    assert record.spec.evictions == 1
+    assert "not needed" in record.spec.why
+    assert scenario.going() == []
+    assert not scenario.is_marked("b")
+    assert len(scenario.recommended()) == 1, "it is said once"
+    assert scenario.counted("joiner_disruption_advised_nodes", mode="recommend") == 1
+
+
+async def test_what_was_approved_is_carried_out() -> None:
+    scenario = shrunk()
+    record = await settled(scenario)
+
+    await scenario.say(record, "true")
+    await scenario.work(12)
+
+    assert scenario.going() == ["b"]
+    (done,) = scenario.recommended("Done")
+    assert done.metadata.name == record.metadata.name
+    assert scenario.counted("joiner_disruption_advised_nodes", mode="recommend") == 0
+    assert scenario.counted("joiner_ledger_decisions", outcome="done") == 1
+
+
+async def test_a_new_leader_carries_out_what_the_last_one_recommended() -> None:
+    scenario = shrunk()
+    record = await settled(scenario)
+    scenario.disruptor = make_disruptor(scenario.world, scenario.judge)
+
+    await scenario.say(record, "true")
+    await scenario.work(12)
+
+    assert scenario.going() == ["b"]
+    assert len(scenario.world.api.objects(kinds.DISRUPTION)) == 1
+
+
+async def test_a_replacement_that_was_approved_comes_first() -> None:
+    scenario = ModeScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(3)
+    (record,) = scenario.recommended()
+    assert [one.node_pool for one in record.spec.new_nodes] == ["default"]
+    assert scenario.made() == []
+
+    await scenario.say(record, "true")
+    await scenario.work(12)
+
+    (heir,) = scenario.made()
+    (underway,) = scenario.recommended("Underway")
+    assert underway.status.replacements == [heir.metadata.name]
+    assert scenario.going() == []
+    scenario.make_ready(heir)
+    await scenario.work(2)
+    assert scenario.going() == ["big"]
+    assert len(scenario.recommended("Done")) == 1
+
+
+async def test_what_does_not_stand_any_more_is_withdrawn() -> None:
+    scenario = shrunk()
+    await settled(scenario)
+
+    scenario.world.seed(*(make_running_pod(f"late-{n}", "a") for n in range(4)))
+    await scenario.work(12)
+
+    (record,) = scenario.recommended("Withdrawn")
+    assert record.status.message
+    assert scenario.recommended() == []
+
+
+async def test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation() -> None:
+    scenario = shrunk()
+    record = await settled(scenario)
+    (move,) = record.spec.moves
+    assert (move.node, move.pods) == ("a", ["default/b-0"])
+
+    await scenario.world.api.delete(kinds.POD, "b-0", namespace="default", grace_period_seconds=0)
+    scenario.world.seed(make_running_pod("b-again", "b"))
+    await scenario.work(12)
+
+    (renewed,) = scenario.recommended()
+    assert renewed.metadata.name == record.metadata.name
+    assert [one.pods for one in renewed.spec.moves] == [["default/b-again"]]
+
+
+async def test_an_approval_that_comes_too_late_does_nothing() -> None:
+    scenario = shrunk()
+    record = await settled(scenario)
+
+    await scenario.say(record, "true")
+    scenario.world.seed(*(make_running_pod(f"late-{n}", "a") for n in range(4)))
+    await scenario.work(12)
+
+    assert scenario.going() == []
+    assert not scenario.is_marked("b")
+    assert len(scenario.recommended("Withdrawn")) == 1
+
+
+async def test_what_somebody_declines_is_left_alone_for_a_day() -> None:
+    scenario = shrunk()
+    record = await settled(scenario)
+
+    await scenario.say(record, "false")
+    await scenario.work(600)
+    assert scenario.recommended() == []
+    assert len(scenario.recommended("Declined")) == 1
+
+    scenario.world.pass_time(days=1)
+    await scenario.work(12)
+    assert len(scenario.recommended()) == 1
+
+
+async def test_a_recommendation_that_is_deleted_comes_again_while_it_stands() -> None:
+    scenario = shrunk()
+    record = await settled(scenario)
+
+    await scenario.world.api.delete(kinds.DISRUPTION, record.metadata.name)
+    await scenario.work(25)
+
+    (again,) = scenario.recommended()
+    assert again.metadata.name != record.metadata.name
+
+
+async def test_recommendations_go_as_far_as_the_budgets_do() -> None:
+    scenario = ModeScenario(budgets=[{"nodes": "2"}], consolidateAfter="Never")
+    for number in range(4):
+        scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
+
+    await scenario.work(60)
+
+    assert len(scenario.recommended()) == 2
+    assert {one.spec.reason for one in scenario.recommended()} == {"Drifted"}
+
+
+async def test_empty_nodes_wait_for_approval_too() -> None:
+    scenario = ModeScenario()
+    scenario.add("idle", "c5.large")
+    await scenario.work(30)
+    (record,) = scenario.recommended()
+    assert (record.spec.reason, scenario.going()) == ("Empty", [])
+
+    await scenario.say(record, "true")
+    await scenario.work(12)
+
+    assert scenario.going() == ["idle"]
+
+
+async def test_a_mode_for_all_counts_where_it_is_stricter() -> None:
+    scenario = shrunk("act")
+    await scenario.protect("a")
+    scenario.disruptor = make_disruptor(scenario.world, scenario.judge, Mode.RECOMMEND)
+
+    await scenario.work(60)
+
+    assert len(scenario.recommended()) == 1
+    assert scenario.going() == []
+
+
+@pytest.mark.parametrize("mode", ["observe", "recomend"])
+async def test_what_is_observed_is_counted_and_nothing_is_written(mode: str) -> None:
+    scenario = shrunk(mode)
+    await scenario.protect("a")
+    before = list(scenario.world.api.calls)
+
+    await scenario.work(60)
+
+    assert scenario.world.api.calls == before
+    advised: dict[str, Any] = {"mode": "observe", "reason": "underutilized"}
+    assert scenario.counted("joiner_disruption_advised_total", **advised) == 1
+    assert scenario.counted("joiner_disruption_advised_saving_dollars_per_hour", mode="observe") > 0
+
+
+async def test_a_pool_that_acts_again_takes_its_recommendations_back() -> None:
+    scenario = shrunk()
+    await settled(scenario)
+
+    scenario.set_mode("act")
+    await scenario.work(40)
+
+    assert len(scenario.recommended("Withdrawn")) == 1
+    assert scenario.going() == ["b"]
+
+
+async def test_without_the_kind_nothing_is_recommended_and_pools_that_act_go_on() -> None:
+    missing = NotFoundError("the server could not find the requested resource", status=404)
+    for mode, going in (("recommend", []), ("act", ["b"])):
+        scenario = shrunk(mode)
+        await scenario.protect("a")
+        scenario.world.api.refuse("list", missing, kind=kinds.DISRUPTION, times=100)
+
+        await scenario.work(40)
+
+        assert scenario.going() == going
+        assert scenario.world.api.objects(kinds.DISRUPTION) == []
+
+
+async def test_a_ledger_that_cannot_be_written_does_not_hold_decisions_up() -> None:
+    scenario = shrunk("act")
+    await scenario.protect("a")
+    scenario.world.api.refuse(
+        "create", UnavailableError("busy", status=503), kind=kinds.DISRUPTION, times=100
+    )
+
+    await scenario.work(40)
+
+    assert scenario.going() == ["b"]

@@ -1,0 +1,165 @@
+"""A pool says whether its new nodes join the cluster."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta, OwnerReference
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY
+from controller.cloudprovider.errors import CreateError
+from controller.reconcilers.nodepool.readiness import Readiness
+from tests.reconcilers.world import (
+    CLASS,
+    Unprepared,
+    World,
+    make_class,
+    make_lifecycle,
+    make_pool,
+)
+
+OURS = "uid-of-default"
+
+
+class Pool:
+    """A pool whose claims come to something or to nothing."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.world.seed(make_class(), make_pool())
+        self.lifecycle = make_lifecycle(self.world, Unprepared())
+        self.restart()
+        self._numbers = itertools.count()
+
+    def restart(self) -> None:
+        world = self.world
+        self.readiness = Readiness(world.api, world.cluster, world.clock, world.registrations)
+
+    async def launched(self, owner: str = OURS) -> str:
+        name = f"claim-{next(self._numbers)}"
+        reference = OwnerReference(
+            api_version="karpenter.sh/v1", kind="NodePool", name="default", uid=owner
+        )
+        metadata = ObjectMeta(
+            name=name, labels={labels.NODEPOOL: "default"}, owner_references=[reference]
+        )
+        self.world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
+        await self.lifecycle.reconcile(name)
+        return name
+
+    async def joins(self) -> None:
+        name = await self.launched()
+        claim = self.world.claim(name)
+        assert claim is not None
+        self.world.join(claim)
+        await self.lifecycle.reconcile(name)
+
+    async def fails_to_join(self, owner: str = OURS) -> None:
+        name = await self.launched(owner)
+        self.world.pass_time(minutes=15)
+        await self.lifecycle.reconcile(name)
+        self.world.see()
+
+    async def fails_to_launch(self) -> None:
+        self.world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
+        with pytest.raises(CreateError):
+            await self.launched()
+        self.world.pass_time(minutes=5)
+        (name,) = (
+            claim.metadata.name for claim in self.world.claims() if not claim.metadata.is_deleting
+        )
+        self.world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
+        await self.lifecycle.reconcile(name)
+        self.world.see()
+
+    async def edited(self) -> None:
+        pool = self.world.api.find(kinds.NODE_POOL, "default")
+        assert pool is not None
+        generation = pool.metadata.generation + 1
+        metadata = msgspec.structs.replace(pool.metadata, generation=generation)
+        self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
+
+    async def health(self) -> Condition:
+        await self.readiness.reconcile("default")
+        pool = self.world.api.find(kinds.NODE_POOL, "default")
+        assert pool is not None
+        condition = conditions.find(pool.status.conditions, NODE_REGISTRATION_HEALTHY)
+        assert condition is not None
+        return condition
+
+
+@pytest.fixture
+async def pool() -> Pool:
+    pool = Pool()
+    assert (await pool.health()).status == "Unknown"
+    return pool
+
+
+async def test_a_node_that_joins_makes_its_pool_healthy(pool: Pool) -> None:
+    await pool.joins()
+
+    assert (await pool.health()).status == "True"
+
+
+async def test_two_nodes_that_never_join_make_it_unhealthy_and_say_so(pool: Pool) -> None:
+    await pool.joins()
+    await pool.fails_to_join()
+    assert (await pool.health()).status == "True"
+
+    await pool.fails_to_join()
+    health = await pool.health()
+    assert (health.status, health.reason) == ("False", "RegistrationFailed")
+
+
+async def test_launches_that_fail_say_why(pool: Pool) -> None:
+    await pool.fails_to_launch()
+    await pool.fails_to_launch()
+
+    health = await pool.health()
+    assert (health.status, health.reason) == ("False", "Unauthorized")
+    assert "not allowed" in health.message
+
+
+async def test_nodes_that_join_again_make_it_healthy_again(pool: Pool) -> None:
+    await pool.fails_to_join()
+    await pool.fails_to_join()
+    await pool.joins()
+    assert (await pool.health()).is_false
+
+    await pool.joins()
+    await pool.joins()
+    assert (await pool.health()).is_true
+
+
+async def test_a_change_of_the_pool_or_its_class_begins_anew(pool: Pool) -> None:
+    await pool.fails_to_join()
+    await pool.fails_to_join()
+    assert (await pool.health()).is_false
+
+    await pool.edited()
+    assert (await pool.health()).status == "Unknown"
+
+    await pool.fails_to_join()
+    assert not (await pool.health()).is_false
+
+
+async def test_another_process_goes_on_from_what_the_condition_says(pool: Pool) -> None:
+    await pool.fails_to_join()
+    await pool.fails_to_join()
+    await pool.health()
+    pool.world.registrations = type(pool.world.registrations)()
+    pool.restart()
+
+    assert (await pool.health()).is_false
+
+
+async def test_claims_of_an_earlier_pool_of_that_name_count_nothing(pool: Pool) -> None:
+    await pool.fails_to_join(owner="another")
+    await pool.fails_to_join(owner="another")
+
+    assert (await pool.health()).status == "Unknown"

@@ -1,0 +1,160 @@
+"""Nodes that have been unhealthy for too long are replaced, unless too many are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodes import Node
+from controller.reconcilers.nodehealth.repair import BLOCKED, Repair
+from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle, make_pool
+
+TOLERATED = timedelta(minutes=30)
+ACCELERATORS = timedelta(minutes=10)
+
+
+class Fleet:
+    """A pool with some nodes, and the loop that looks after them."""
+
+    def __init__(self) -> None:
+        self.world = world = World()
+        world.seed(make_class(), make_pool())
+        self.lifecycle = make_lifecycle(world, Unprepared())
+        self.repair = Repair(
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+        )
+
+    async def grow(self, count: int, **spec: object) -> list[str]:
+        """Launch claims and let their nodes join; returns the nodes' names."""
+        nodes = []
+        for n in range(count):
+            metadata = ObjectMeta(name=f"claim-{n}", labels={labels.NODEPOOL: "default"})
+            self.world.seed(
+                NodeClaim(
+                    metadata=metadata,
+                    spec=NodeClaimSpec(node_class_ref=CLASS, **spec),  # type: ignore[arg-type]
+                )
+            )
+            await self.lifecycle.reconcile(metadata.name)
+            claim = self.world.claim(metadata.name)
+            assert claim is not None
+            node = self.world.join(claim)
+            await self.lifecycle.reconcile(metadata.name)
+            nodes.append(node.metadata.name)
+        return nodes
+
+    def says(self, name: str, condition: str, status: str) -> None:
+        node = self.world.node(name)
+        assert node is not None
+        others = [held for held in node.status.conditions if held.type != condition]
+        said = Condition(
+            type=condition,
+            status=status,  # type: ignore[arg-type]
+            last_transition_time=self.world.clock(),
+        )
+        now = msgspec.structs.replace(node.status, conditions=[*others, said])
+        self.world.seed(msgspec.structs.replace(node, status=now))
+
+    @property
+    def going(self) -> set[str]:
+        return {claim.metadata.name for claim in self.world.claims() if claim.metadata.is_deleting}
+
+    def node(self, name: str) -> Node:
+        node = self.world.api.find(kinds.NODE, name)
+        assert node is not None
+        return node
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "tolerated"),
+    [
+        pytest.param("Ready", "False", TOLERATED, id="not ready"),
+        pytest.param("Ready", "Unknown", TOLERATED, id="silent"),
+        pytest.param("AcceleratedHardwareReady", "False", ACCELERATORS, id="accelerators"),
+    ],
+)
+async def test_a_node_is_replaced_once_its_condition_has_been_tolerated_for_long_enough(
+    fleet: Fleet, condition: str, status: str, tolerated: timedelta
+) -> None:
+    broken, _ = await fleet.grow(2)
+    fleet.says(broken, condition, status)
+
+    fleet.world.pass_time(minutes=1)
+    assert await fleet.repair.reconcile(broken) == tolerated - timedelta(minutes=1)
+    assert fleet.going == set()
+
+    fleet.world.now += tolerated - timedelta(minutes=1)
+    await fleet.repair.reconcile(broken)
+    assert fleet.going == {"claim-0"}
+
+
+async def test_the_condition_that_is_due_first_decides(fleet: Fleet) -> None:
+    (broken,) = await fleet.grow(1)
+    fleet.says(broken, "AcceleratedHardwareReady", "False")
+    fleet.world.pass_time(minutes=5)
+    fleet.says(broken, "Ready", "False")
+
+    assert await fleet.repair.reconcile(broken) == ACCELERATORS - timedelta(minutes=5)
+
+
+async def test_its_pods_are_not_waited_for(fleet: Fleet) -> None:
+    (broken,) = await fleet.grow(1, termination_grace_period="48h")
+    fleet.says(broken, "Ready", "False")
+    fleet.world.now += TOLERATED
+    await fleet.repair.reconcile(broken)
+
+    claim = fleet.world.claim("claim-0")
+    assert claim is not None
+    now = fleet.world.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert claim.metadata.annotations[labels.TERMINATION_TIMESTAMP] == now
+
+
+async def test_a_node_that_recovers_stays(fleet: Fleet) -> None:
+    (node,) = await fleet.grow(1)
+    fleet.says(node, "Ready", "False")
+    fleet.world.pass_time(minutes=29)
+    fleet.says(node, "Ready", "True")
+    fleet.world.pass_time(minutes=2)
+
+    assert await fleet.repair.reconcile(node) is None
+    assert fleet.going == set()
+
+
+@pytest.mark.parametrize(("unhealthy", "replaced"), [(1, True), (2, True), (3, False)])
+async def test_where_many_are_unhealthy_at_once_none_is_replaced(
+    fleet: Fleet, unhealthy: int, *, replaced: bool
+) -> None:
+    nodes = await fleet.grow(6)
+    for name in nodes[:unhealthy]:
+        fleet.says(name, "Ready", "False")
+    fleet.world.now += TOLERATED
+
+    again = await fleet.repair.reconcile(nodes[0])
+
+    assert fleet.going == ({"claim-0"} if replaced else set())
+    assert again == (None if replaced else BLOCKED)
+    assert bool(await fleet.world.events("NodeRepairBlocked")) is not replaced
+
+
+async def test_nodes_of_others_are_not_ours_to_replace(fleet: Fleet) -> None:
+    fleet.world.seed(Node(metadata=ObjectMeta(name="foreign")))
+    fleet.says("foreign", "Ready", "False")
+    fleet.world.now += TOLERATED
+
+    assert await fleet.repair.reconcile("foreign") is None

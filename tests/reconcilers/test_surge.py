@@ -1,0 +1,150 @@
+"""The next pod of a Deployment runs before its only one goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.meta import ObjectMeta, OwnerReference
+from controller.apis.pods import Pod
+from controller.apis.workloads import Deployment, ReplicaSet
+from controller.apiserver.errors import ForbiddenError
+from controller.reconcilers.termination.surge import PATIENCE, Surge
+from tests.reconcilers.test_termination import NODE, TerminationScenario, make_budget
+from tests.reconcilers.world import make_running_pod
+
+
+def owned(kind: str, name: str, *, of: str) -> dict[str, Any]:
+    owner = OwnerReference(api_version="apps/v1", kind=kind, name=of, uid=f"uid-of-{of}")
+    return {"name": name, "namespace": "default", "owner_references": [owner]}
+
+
+def make_pod(**annotations: str) -> Pod:
+    pod = make_running_pod("web-1", NODE, labels={"app": "web"})
+    metadata = ObjectMeta(
+        **owned("ReplicaSet", "web-1", of="web-abc"),
+        uid="uid-of-web-1",
+        labels={"app": "web"},
+        annotations=annotations,
+    )
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def make_deployment(**spec: Any) -> Deployment:
+    deployment = {"metadata": {"name": "web", "namespace": "default"}, "spec": spec}
+    return msgspec.convert(deployment, Deployment)
+
+
+class SurgeScenario(TerminationScenario):
+    """A node that drains, with the only pod of a Deployment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.terminator.surge = Surge(self.world.api, self.world.recorder, self.world.clock)
+
+    async def drains(self, pod: Pod, deployment: Deployment) -> None:
+        replica_set = ReplicaSet(metadata=ObjectMeta(**owned("Deployment", "web-abc", of="web")))
+        self.world.seed(pod, deployment, replica_set, make_budget(allowed=1))
+        await self.delete_node()
+        await self.work(seconds=3)
+
+    async def next_pod_is_available(self) -> None:
+        """Do what the Deployment's controller does then."""
+        await self.world.api.delete(kinds.POD, "web-1", namespace="default")
+        self.world.api.finish_pods()
+        self.world.see()
+
+    @property
+    def rollouts(self) -> list[str]:
+        deployments = self.world.api.objects(kinds.DEPLOYMENT)
+        annotations = deployments[0].spec.template.metadata.annotations
+        return [annotations[key] for key in (labels.SURGED_FOR,) if key in annotations]
+
+    @property
+    def patches(self) -> int:
+        return sum(
+            (verb, kind) == ("patch", "Deployment") for verb, kind, _ in self.world.api.calls
+        )
+
+
+@pytest.fixture
+async def scenario() -> SurgeScenario:
+    scenario = SurgeScenario()
+    await scenario.up()
+    return scenario
+
+
+async def test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(
+    scenario: SurgeScenario,
+) -> None:
+    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+
+    assert scenario.rollouts == ["uid-of-web-1"]
+    assert scenario.patches == 1
+    assert scenario.evicted() == []
+
+    await scenario.next_pod_is_available()
+    await scenario.work(seconds=10)
+    assert scenario.world.node(NODE) is None
+    assert scenario.evicted() == []
+
+
+async def test_another_replica_of_the_controller_does_not_roll_it_again(
+    scenario: SurgeScenario,
+) -> None:
+    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+    scenario.terminator.surge = Surge(
+        scenario.world.api, scenario.world.recorder, scenario.world.clock
+    )
+    await scenario.work(seconds=3)
+
+    assert scenario.patches == 1
+    assert scenario.evicted() == []
+
+
+async def test_a_roll_out_that_comes_to_nothing_does_not_keep_the_node_for_ever(
+    scenario: SurgeScenario,
+) -> None:
+    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+    scenario.world.pass_time(seconds=PATIENCE.total_seconds())
+    await scenario.work()
+
+    assert scenario.evicted() == ["default/web-1"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param({"replicas": 2}, "has other pods", id="several replicas"),
+        pytest.param({"strategy": {"type": "Recreate"}}, "Recreate", id="recreate"),
+        pytest.param({"strategy": {"rollingUpdate": {"maxSurge": 0}}}, "maxSurge 0", id="no surge"),
+        pytest.param({"paused": True}, "paused", id="paused"),
+    ],
+)
+async def test_where_rolling_would_not_help_the_pod_is_evicted_and_the_node_says_why(
+    scenario: SurgeScenario, spec: dict[str, Any], why: str
+) -> None:
+    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment(**spec))
+
+    assert scenario.evicted() == ["default/web-1"]
+    assert scenario.patches == 0
+    (message,) = await scenario.world.events("SurgeImpossible")
+    assert why in message
+
+
+async def test_nobody_is_rolled_who_did_not_ask(scenario: SurgeScenario) -> None:
+    await scenario.drains(make_pod(), make_deployment())
+
+    assert scenario.evicted() == ["default/web-1"]
+    assert scenario.patches == 0
+
+
+async def test_without_the_right_to_roll_it_the_pod_is_evicted(scenario: SurgeScenario) -> None:
+    scenario.world.api.refuse("patch", ForbiddenError("no rights"), kind=kinds.DEPLOYMENT)
+    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+
+    assert scenario.evicted() == ["default/web-1"]
+    assert await scenario.world.events("SurgeImpossible")

@@ -1,0 +1,91 @@
+"""Instances are told which node and which claim they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.reconcilers.nodeclaim.tagging import Tagging
+from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle
+
+NODE = "node-of-claim"
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    world.seed(make_class())
+    metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
+    world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
+    await make_lifecycle(world, Unprepared()).reconcile("claim")
+    return world
+
+
+@pytest.fixture
+def tagging(world: World) -> Tagging:
+    return Tagging(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        cluster_name="prod",
+        installation="org/prod",
+    )
+
+
+async def joined(world: World) -> None:
+    claim = world.claim("claim")
+    assert claim is not None
+    world.join(claim)
+    await make_lifecycle(world, Unprepared()).reconcile("claim")
+
+
+def tags(world: World) -> dict[str, str]:
+    (machine,) = world.cloud.machines.values()
+    return dict(machine.tags)
+
+
+async def test_an_instance_is_tagged_once_its_node_has_a_name(
+    world: World, tagging: Tagging
+) -> None:
+    before = tags(world)
+    await tagging.reconcile("claim")
+    assert tags(world) == before
+
+    await joined(world)
+    await tagging.reconcile("claim")
+
+    expected = {
+        "Name": NODE,
+        "karpenter.sh/nodeclaim": "claim",
+        "eks:eks-cluster-name": "prod",
+        "joiner.dev/installation": "org/prod",
+    }
+    assert expected.items() <= tags(world).items()
+    calls = len(world.cloud.calls)
+    await tagging.reconcile("claim")
+    assert len(world.cloud.calls) == calls
+
+
+async def test_what_an_instance_has_been_told_already_stays(world: World, tagging: Tagging) -> None:
+    await joined(world)
+    (machine,) = world.cloud.machines.values()
+    world.cloud.machines[machine.provider_id] = replace(
+        machine, tags={**machine.tags, "Name": "chosen", "joiner.dev/installation": "another"}
+    )
+
+    await tagging.reconcile("claim")
+
+    assert tags(world)["Name"] == "chosen"
+    assert tags(world)["joiner.dev/installation"] == "another"
+
+
+async def test_an_instance_that_has_gone_is_nobodys_trouble(world: World, tagging: Tagging) -> None:
+    await joined(world)
+    (machine,) = world.cloud.machines.values()
+    world.cloud.vanish(machine.provider_id)
+
+    assert await tagging.reconcile("claim") is None

@@ -1,0 +1,111 @@
+"""A pool whose nodes do not join tries one at a time, less and less often."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from controller.reconcilers.nodepool.readiness import Readiness
+from controller.reconcilers.staticcapacity.replication import Replication
+from controller.state.registrations import PAUSES, Failure
+from tests.reconcilers.scenarios import ProvisioningScenario
+from tests.reconcilers.test_staticcapacity import make_static
+from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+
+LARGE = {"cpu": "7", "memory": "40Gi"}
+"""What a pod asks for of which no two fit on a node."""
+
+
+def fails(world: World, pool: str = "default", *, times: int = 2) -> None:
+    for _ in range(times):
+        world.registrations.failed(pool, Failure("RegistrationFailed", "it said no", world.clock()))
+
+
+def made(world: World) -> int:
+    return sum(not claim.metadata.is_deleting for claim in world.claims())
+
+
+@pytest.fixture
+def scenario() -> ProvisioningScenario:
+    scenario = ProvisioningScenario()
+    scenario.world.seed(make_class(), make_pool())
+    scenario.world.seed(*(make_waiting_pod(f"pod-{n}", **LARGE) for n in range(3)))
+    return scenario
+
+
+async def test_a_pool_that_has_failed_once_makes_all_that_is_asked_of_it(
+    scenario: ProvisioningScenario,
+) -> None:
+    fails(scenario.world, times=1)
+    await scenario.provisioner.run_once()
+
+    assert made(scenario.world) == 3
+
+
+async def test_after_two_failures_in_a_row_it_waits_and_then_tries_one(
+    scenario: ProvisioningScenario,
+) -> None:
+    world = scenario.world
+    fails(world)
+    await scenario.provisioner.run_once()
+    assert made(world) == 0
+
+    world.now += PAUSES[0]
+    await scenario.provisioner.run_once()
+    assert made(world) == 1
+
+    world.see()
+    await scenario.provisioner.run_once()
+    assert made(world) == 1
+
+
+async def test_pods_are_told_what_they_wait_for(scenario: ProvisioningScenario) -> None:
+    world = scenario.world
+    readiness = Readiness(world.api, world.cluster, world.clock, world.registrations)
+    await readiness.reconcile("default")
+    fails(world)
+    await readiness.reconcile("default")
+
+    await scenario.provisioner.run_once()
+
+    messages = await world.events("FailedScheduling")
+    assert messages
+    next_try = world.clock() + PAUSES[0]
+    assert all(
+        "new nodes of NodePool default do not join: it said no" in message for message in messages
+    )
+    assert all(f"the next at {next_try:%H:%M:%S} UTC" in message for message in messages)
+
+
+async def test_one_that_joins_opens_the_pool_again(scenario: ProvisioningScenario) -> None:
+    fails(scenario.world, times=4)
+    scenario.world.registrations.joined("default")
+    await scenario.provisioner.run_once()
+
+    assert made(scenario.world) == 3
+
+
+@pytest.mark.parametrize(
+    ("failures", "pause"),
+    [(2, PAUSES[0]), (3, PAUSES[1]), (4, PAUSES[2]), (5, PAUSES[3]), (9, PAUSES[3])],
+)
+def test_the_pause_grows(failures: int, pause: timedelta) -> None:
+    world = World()
+    fails(world, times=failures)
+
+    assert world.registrations.next_try("default") == world.clock() + pause
+
+
+async def test_a_pool_of_fixed_size_tries_one_too() -> None:
+    world = World()
+    world.seed(make_class(), make_static(3))
+    fails(world, "fixed")
+    replication = Replication(world.api, world.cluster, world.metrics, world.clock, world.trials)
+
+    await replication.reconcile("fixed")
+    assert made(world) == 0
+
+    world.now += PAUSES[0]
+    await replication.reconcile("fixed")
+    assert made(world) == 1

@@ -1,0 +1,52 @@
+"""What a PodDisruptionBudget forbids now, and what it forbids for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.apis.meta import LabelSelector, ObjectMeta
+from controller.apis.workloads import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from controller.state.evictions import budget_obstacle
+from tests.builders import make_pod
+
+
+def obstacle(*, allowed: int = 0, **spec: int | str) -> str | None:
+    pod = make_pod("web", labels={"app": "web"})
+    budget = PodDisruptionBudget(
+        metadata=ObjectMeta(name="guard", namespace=pod.metadata.namespace),
+        spec=PodDisruptionBudgetSpec(
+            selector=LabelSelector(match_labels={"app": "web"}),
+            max_unavailable=spec.get("max_unavailable"),
+            min_available=spec.get("min_available"),
+        ),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed, expected_pods=3),
+    )
+    return budget_obstacle(pod, [budget])
+
+
+def test_a_budget_with_room_forbids_nothing() -> None:
+    assert obstacle(allowed=1, max_unavailable=1) is None
+
+
+@pytest.mark.parametrize("spec", [{"max_unavailable": 1}, {"min_available": 2}])
+def test_a_budget_that_is_spent_may_allow_it_later(spec: dict[str, int | str]) -> None:
+    why = obstacle(**spec)  # type: ignore[arg-type]
+
+    assert why is not None
+    assert "always" not in why
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"max_unavailable": 0}, {"max_unavailable": "0%"}, {"min_available": "100%"},
+     {"min_available": 3}],
+)  # fmt: skip
+def test_a_budget_that_can_never_allow_it_is_told_apart(spec: dict[str, int | str]) -> None:
+    why = obstacle(**spec)  # type: ignore[arg-type]
+
+    assert why is not None
+    assert "and always will" in why

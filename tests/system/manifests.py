@@ -1,0 +1,61 @@
+"""Objects as users write them: pools and classes like the demo's, and pods for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from testbed.environment import CHECKOUT
+from testbed.kube.client import Object
+
+DEMO = CHECKOUT / "testbed" / "nodepools" / "demo.yaml"
+
+
+def node_pool(name: str, **spec: Any) -> Object:
+    """The demo's pool under another name, parts of its template's or its own spec replaced."""
+    wire = _of_the_demo("NodePool", name)
+    template = wire["spec"]["template"]["spec"]
+    for key, value in spec.items():
+        (template if key in ("nodeClassRef", "requirements", "taints") else wire["spec"])[key] = (
+            value
+        )
+    return wire
+
+
+def node_class(name: str, **spec: Any) -> Object:
+    """The demo's class under another name, with parts of its spec replaced."""
+    text = DEMO.read_text().replace("${CLUSTER_NAME}", "joiner")
+    wire = _of_the_demo(
+        "EC2NodeClass", name, text.replace("${NODE_ROLE}", "KarpenterNodeRole-joiner")
+    )
+    return {**wire, "spec": {**wire["spec"], **spec}}
+
+
+def _of_the_demo(kind: str, name: str, text: str = "") -> Object:
+    wires = yaml.safe_load_all(text or DEMO.read_text())
+    wire: Object = next(w for w in wires if w["kind"] == kind)
+    return {**wire, "metadata": {"name": name}}
+
+
+def class_ref(name: str) -> Mapping[str, str]:
+    """Name a class as a pool does."""
+    return {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name}
+
+
+def need(key: str, operator: str, *values: str) -> Mapping[str, Any]:
+    """Require something of a node."""
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def in_pool(name: str) -> Mapping[str, Any]:
+    """Let pods run in one pool only."""
+    return {"nodeSelector": {"karpenter.sh/nodepool": name}}
+
+
+def asking(requests: Mapping[str, str]) -> Mapping[str, Any]:
+    """Ask for resources; those of devices must be limits as well."""
+    limits = {name: amount for name, amount in requests.items() if "/" in name}
+    resources = {"requests": requests, "limits": limits}
+    return {"containers": [{"name": "main", "image": "none", "resources": resources}]}

@@ -1,0 +1,475 @@
+"""Pods, nodes and NodeClaims as the API tells of them, from first to last; and a gate before it.
+
+A `Scene` follows the cluster's own watches. What must hold at every moment is asked after
+every change, and what must come to pass is waited for by changes too. A `Gate` holds
+requests of a kind at the API server until the test says what becomes of them, so that a
+moment which passes in milliseconds can be met for certain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from testbed.cloud.control import InstanceView
+from testbed.kube.client import (
+    ChangeType,
+    KubeClient,
+    KubernetesError,
+    NotFoundError,
+    Object,
+)
+from tests.system.manifests import class_ref, in_pool, need, node_pool
+from tests.system.region import (
+    DEPLOYMENTS,
+    NODE_CLAIMS,
+    NODE_CLASSES,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    Region,
+    condition,
+    deployment,
+    eventually,
+    holds,
+)
+
+POOL = "karpenter.sh/nodepool"
+DISRUPTED = "karpenter.sh/disrupted"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+ONE_EACH = {"cpu": "1200m", "memory": "512Mi"}
+"""What a pod asks for that shares its node with no other of its kind."""
+
+PATIENCE_SECONDS = 600.0
+"""For what a scenario waits for, while others play; on a busy machine too."""
+
+T = TypeVar("T")
+
+
+def small_nodes(name: str, **disruption: Any) -> Object:
+    """Describe a pool of m5.large on demand, whose nodes nobody consolidates by default."""
+    requirements = [
+        need("node.kubernetes.io/instance-type", "In", "m5.large"),
+        need("karpenter.sh/capacity-type", "In", "on-demand"),
+    ]
+    calm = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
+    return node_pool(
+        name,
+        requirements=requirements,
+        disruption={**calm, **disruption},
+    )
+
+
+def pods_of(name: str, pool: str, replicas: int, **requests: str) -> Object:
+    """Describe a Deployment in a pool; without other requests each pod needs its own node."""
+    wanted = requests or ONE_EACH
+    container = {"name": "main", "image": "none", "resources": {"requests": wanted}}
+    return deployment(name, replicas, containers=[container], **in_pool(pool))
+
+
+def disruption_budget(app: str, **spec: Any) -> Object:
+    """Describe a PodDisruptionBudget of a Deployment."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": app},
+        "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
+    }
+
+
+@dataclass(slots=True)
+class Scene:
+    """What there is now, and what there ever was."""
+
+    kube: KubeClient
+    region: Region
+    pods: dict[str, Object] = field(default_factory=dict)
+    nodes: dict[str, Object] = field(default_factory=dict)
+    claims: dict[str, Object] = field(default_factory=dict)
+    rules: list[Callable[[], str | None]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """What rules said when one was broken first."""
+
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    # What holds at every moment.
+
+    def never(self, obstacle: Callable[[], str | None]) -> Callable[[], None]:
+        """Ask after every change from now on; `obstacle` says what is wrong, if anything.
+        Answer how to end that.
+        """
+        self.rules.append(obstacle)
+        return lambda: self.rules.remove(obstacle)
+
+    def at_least(self, pods: int, app: str) -> Callable[[], None]:
+        """Let so many pods of a Deployment be ready at every moment from now on."""
+
+        def too_few() -> str | None:
+            ready = len(self.ready(app))
+            return f"{ready} pods of {app} were ready, fewer than {pods}" if ready < pods else None
+
+        return self.never(too_few)
+
+    def at_most(self, nodes: int, pool: str) -> None:
+        """Let so many nodes of a pool be on their way out at every moment from now on."""
+
+        def too_many() -> str | None:
+            going = self.going(pool)
+            return f"{going} went at once, more than {nodes}" if len(going) > nodes else None
+
+        self.never(too_many)
+
+    def untouched(self, claims: frozenset[str]) -> Callable[[], None]:
+        """Let none of these claims, and of their nodes, be on its way out from now on."""
+
+        def touched() -> str | None:
+            lost = claims - self.present(claims) | frozenset(self.marked(claims))
+            return f"{sorted(lost)} were on their way out" if lost else None
+
+        return self.never(touched)
+
+    def expect_kept(self) -> None:
+        """Expect that every rule has held at every moment."""
+        assert self.broken == []
+
+    # What is now.
+
+    def of_app(self, app: str) -> list[Object]:
+        """Return the pods of a Deployment that are not on their way out."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod["metadata"]["labels"].get("app") == app
+            and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    def ready(self, app: str) -> frozenset[str]:
+        """Return the uids of a Deployment's pods that are ready."""
+        return frozenset(p["metadata"]["uid"] for p in self.of_app(app) if holds(p, "Ready"))
+
+    def under(self, app: str) -> frozenset[str]:
+        """Name the claims on whose nodes a Deployment's pods are. Nodes' own names are those of
+        their addresses, and are used again.
+        """
+        nodes = {p["spec"].get("nodeName") for p in self.of_app(app)}
+        return frozenset(
+            _name(c) for c in self.claims.values() if c["status"].get("nodeName") in nodes
+        )
+
+    def present(self, claims: frozenset[str]) -> frozenset[str]:
+        """Return those of these claims that are still there, and not being deleted."""
+        return frozenset(
+            _name(c)
+            for c in self.claims.values()
+            if _name(c) in claims and "deletionTimestamp" not in c["metadata"]
+        )
+
+    def gone(self, claims: frozenset[str]) -> bool:
+        """Whether nothing is left of these claims."""
+        return not any(_name(c) in claims for c in self.claims.values())
+
+    def marked(self, claims: frozenset[str]) -> list[str]:
+        """Name those of these claims that say, or whose nodes say, that they are disrupted."""
+        tainted = {_name(n) for n in self.nodes.values() if is_going(n)}
+        return [
+            _name(c)
+            for c in self.claims.values()
+            if _name(c) in claims
+            and (c["status"].get("nodeName") in tainted or condition(c, "DisruptionReason"))
+        ]
+
+    def of_pool(self, pool: str) -> list[Object]:
+        """Return the nodes of a pool."""
+        return [n for n in self.nodes.values() if n["metadata"].get("labels", {}).get(POOL) == pool]
+
+    def claims_of(self, pool: str) -> list[Object]:
+        """Return the claims of a pool."""
+        return [c for c in self.claims.values() if c["metadata"]["labels"].get(POOL) == pool]
+
+    def names_of(self, pool: str) -> list[str]:
+        """Name the claims of a pool."""
+        return [_name(c) for c in self.claims_of(pool)]
+
+    def going(self, pool: str) -> list[str]:
+        """Name the claims of a pool that its budgets count: those marked or being deleted whose
+        instance is not being terminated yet.
+        """
+        return [
+            _name(claim)
+            for claim in self.claims_of(pool)
+            if holds(claim, "Initialized")
+            and ("deletionTimestamp" in claim["metadata"] or holds(claim, "DisruptionReason"))
+            and not holds(claim, "InstanceTerminating")
+        ]
+
+    def instances_of(self, pool: str) -> list[InstanceView]:
+        """Return every instance that was ever launched for a pool."""
+        return [i for i in self.region.cloud.instances().instances if i.tags.get(POOL) == pool]
+
+    # What comes to pass.
+
+    async def until(self, claim: str, holds_now: Callable[[], T]) -> T:
+        """Wait for changes until something is true; answer it."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
+                while not (answer := holds_now()):
+                    await self._changed.wait()
+                return answer
+        except TimeoutError:
+            raise AssertionError(
+                f"not within {PATIENCE_SECONDS:g} s: {claim}; seen:\n{self}"
+            ) from None
+
+    async def at_rest(self, app: str, pool: str, pods: int) -> frozenset[str]:
+        """Wait until so many pods run on ready nodes of a pool, and nothing of it is coming or
+        going; name the nodes' claims.
+        """
+
+        def settled() -> frozenset[str] | None:
+            nodes, claims = self.of_pool(pool), self.claims_of(pool)
+            names = frozenset(_name(c) for c in claims)
+            is_settled = (
+                len(self.ready(app)) == len(self.of_app(app)) == pods
+                and self.under(app) == names
+                and len(claims) == len(nodes)
+                and all(holds(c, "Initialized") for c in claims)
+                and self.present(names) == names
+                and not any(map(is_going, nodes))
+            )
+            return names if is_settled else None
+
+        found = await self.until(f"{pods} pods of {app} are at rest in {pool}", settled)
+        assert found is not None
+        return found
+
+    async def begin(
+        self, app: str, pods: int, *, node_class: str = "default", **disruption: Any
+    ) -> frozenset[str]:
+        """Make a pool, and in it a Deployment of the same name; name the nodes' claims."""
+        pool = small_nodes(app, **disruption)
+        pool["spec"]["template"]["spec"]["nodeClassRef"] = class_ref(node_class)
+        await self.kube.create(NODE_POOLS, pool)
+        await self.kube.create(DEPLOYMENTS, pods_of(app, app, pods))
+        return await self.at_rest(app, app, pods)
+
+    async def drift(self, pool: str) -> None:
+        """Let a pool ask for other nodes than it has."""
+        other = {"metadata": {"labels": {"example.com/generation": "next"}}}
+        await self.kube.patch(f"{NODE_POOLS}/{pool}", {"spec": {"template": other}})
+
+    async def choose_images(self, node_class: str, terms: list[Object]) -> None:
+        """Let a class select other machine images."""
+        await self.kube.patch(f"{NODE_CLASSES}/{node_class}", {"spec": {"amiSelectorTerms": terms}})
+
+    async def until_false(self, pool: str, kind: str) -> None:
+        """Wait until a condition of a pool is False."""
+
+        async def refused() -> bool:
+            found = await self.kube.get(f"{NODE_POOLS}/{pool}")
+            return condition(found, kind).get("status") == "False"
+
+        await eventually(f"{kind} of {pool} is False", refused, otherwise=lambda: self)
+
+    async def told(self, reason: str, names: Iterable[str], *words: str) -> None:
+        """Wait for an event with these words about each of these, and about the nodes of those
+        that are claims.
+        """
+        wanted = {*names}
+        nodes = (c["status"].get("nodeName") for c in self.claims.values() if _name(c) in wanted)
+        wanted.update(filter(None, nodes))
+        seen: set[str] = set()
+
+        async def is_told() -> bool:
+            found, _ = await self.kube.list("/api/v1/events", fieldSelector=f"reason={reason}")
+            seen.update(f"{e['involvedObject']['name']}: {e['message']}" for e in found)
+            told = (e for e in found if all(word in e["message"] for word in words))
+            return wanted <= {e["involvedObject"]["name"] for e in told}
+
+        await eventually(f"events {reason} {words} about {wanted}", is_told, otherwise=lambda: seen)
+
+    async def end(self, *names: str) -> None:
+        """Delete pools, Deployments and budgets of these names, for which nothing holds any more.
+        What they leave goes meanwhile.
+        """
+        self.rules.clear()
+        for name in names:
+            for collection in (BUDGETS, DEPLOYMENTS, NODE_POOLS):
+                try:
+                    await self.kube.delete(f"{collection}/{name}")
+                except NotFoundError:
+                    continue
+
+    # How it is kept.
+
+    async def follow(self, path: str, known: dict[str, Object], synced: asyncio.Event) -> None:
+        """Keep what the API tells of a collection, for ever."""
+        async for change in self.kube.follow(path):
+            if change.type is ChangeType.SYNCED:
+                synced.set()
+                continue
+            uid = change.object["metadata"]["uid"]
+            if change.type is ChangeType.DELETED:
+                known.pop(uid, None)
+            else:
+                known[uid] = {"status": {}, **change.object}
+            if not self.broken:
+                self.broken += [said for rule in self.rules if (said := rule()) is not None]
+            async with self._changed:
+                self._changed.notify_all()
+
+    def __str__(self) -> str:
+        nodes = sorted(
+            f"{_name(n)} of {n['metadata'].get('labels', {}).get(POOL)}"
+            f"{' going' if is_going(n) else ''}"
+            for n in self.nodes.values()
+        )
+        claims = sorted(f"{_name(c)} {' '.join(_held_by(c))}" for c in self.claims.values())
+        pods = sorted(
+            f"{_name(p)} on {p['spec'].get('nodeName')}, "
+            f"{'ready' if holds(p, 'Ready') else 'not ready'}"
+            for p in self.pods.values()
+        )
+        return "\n".join((*self.broken[:3], *nodes, *claims, *pods))
+
+
+def _held_by(wire: Object) -> list[str]:
+    conditions = wire["status"].get("conditions") or []
+    return [one["type"] for one in conditions if one["status"] == "True"]
+
+
+def _name(wire: Object) -> str:
+    return str(wire["metadata"]["name"])
+
+
+def is_going(node: Object) -> bool:
+    """Whether a node is marked by disruption, or being deleted."""
+    taints = node["spec"].get("taints") or []
+    return "deletionTimestamp" in node["metadata"] or any(t["key"] == DISRUPTED for t in taints)
+
+
+@asynccontextmanager
+async def watched(kube: KubeClient, region: Region) -> AsyncIterator[Scene]:
+    """Follow the cluster for as long as the context lasts; then expect what was to hold."""
+    scene = Scene(kube, region)
+    followed = {PODS: scene.pods, NODES: scene.nodes, NODE_CLAIMS: scene.claims}
+    synced = {path: asyncio.Event() for path in followed}
+    async with asyncio.TaskGroup() as tasks:
+        following = [
+            tasks.create_task(scene.follow(path, known, synced[path]))
+            for path, known in followed.items()
+        ]
+        for event in synced.values():
+            await event.wait()
+        yield scene
+        for task in following:
+            task.cancel()
+    scene.expect_kept()
+
+
+@dataclass(slots=True)
+class Gate:
+    """Requests for an operation, held until they are let through or refused; others pass."""
+
+    operation: str
+    is_there: bool = False
+    """Whether the API server has asked it anything yet."""
+
+    _held: asyncio.Event = field(default_factory=asyncio.Event)
+    _decided: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_open: bool = False
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Hold the API server's question until it has been decided; what is only tried is refused
+        at once.
+        """
+        asked = (await request.json())["request"]
+        self.is_there = True
+        is_tried = asked.get("dryRun", False)
+        if asked["operation"] == self.operation and not is_tried:
+            self._held.set()
+            await self._decided.wait()
+        is_allowed = not is_tried and (asked["operation"] != self.operation or self._is_open)
+        verdict: Object = {"uid": asked["uid"], "allowed": is_allowed}
+        return web.json_response(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": verdict}
+        )
+
+    async def meet(self) -> None:
+        """Wait until a request is held."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._held.wait()
+
+    def refuse(self) -> None:
+        """Refuse what is held, and what comes after it."""
+        self._decided.set()
+
+    def let_through(self) -> None:
+        """Let what is held go on, and what comes after it."""
+        self._is_open = True
+        self._decided.set()
+
+
+@asynccontextmanager
+async def gate(scene: Scene, operation: str, collection: str, pool: str) -> AsyncIterator[Gate]:
+    """Hold requests for an operation on nodes or claims of a pool that has some already. When
+    the context ends, what is still held is refused.
+    """
+    closed = Gate(operation)
+    application = web.Application()
+    application.router.add_post("/", closed.answer)
+    runner = web.AppRunner(application, shutdown_timeout=1)
+    cluster = scene.region.testbed.cluster
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*cluster.serving_certificate)
+    async with AsyncExitStack() as undone:
+        await runner.setup()
+        undone.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        url = f"https://127.0.0.1:{runner.addresses[0][1]}/"
+        webhook = _webhook(url, cluster.ca_data, operation, collection, pool)
+        name = f"{operation}-{collection.rpartition('/')[2]}-{pool}".lower()
+        await scene.kube.create(WEBHOOKS, {"metadata": {"name": name}, "webhooks": [webhook]})
+        undone.push_async_callback(scene.kube.delete, f"{WEBHOOKS}/{name}")
+        undone.callback(closed.refuse)
+        known = scene.claims_of(pool) if collection == NODE_CLAIMS else scene.of_pool(pool)
+        tried: Object = {
+            **{key: known[0][key] for key in ("apiVersion", "kind", "spec") if key in known[0]},
+            "metadata": {"name": "tried", "labels": {POOL: pool}},
+        }
+
+        async def is_there() -> bool:
+            with suppress(KubernetesError):
+                await scene.kube.create(f"{collection}?dryRun=All", tried)
+            return closed.is_there
+
+        await eventually("the API server asks the gate", is_there)
+        yield closed
+
+
+def _webhook(url: str, certificate: str, operation: str, collection: str, pool: str) -> Object:
+    path, _, plural = collection.rpartition("/")
+    group = path.split("/")[2] if path.startswith("/apis/") else ""
+    return {
+        "name": "gate.example.com",
+        "clientConfig": {"url": url, "caBundle": certificate},
+        "rules": [
+            {
+                "apiGroups": [group],
+                "apiVersions": ["v1"],
+                "operations": sorted({"CREATE", operation}),
+                "resources": [plural],
+            }
+        ],
+        "objectSelector": {"matchLabels": {POOL: pool}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 30,
+    }

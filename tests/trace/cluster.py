@@ -1,0 +1,453 @@
+"""The simulated cluster: machines and pods as they are, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from controller.apis import durations, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import to_wire
+from controller.apis.nodeclaim import (
+    CONSOLIDATABLE,
+    DISRUPTION_REASON,
+    DRIFTED,
+    INITIALIZED,
+    LAUNCHED,
+    REGISTERED,
+)
+from controller.apis.nodepool import NodePool
+from controller.apis.workloads import DaemonSet, PodDisruptionBudget
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.resources import CPU, MEMORY, PODS, parsed
+from controller.disruption.applying import launched
+from controller.disruption.pods import DISRUPTED
+from controller.disruption.rollout import AMI_DRIFT
+from controller.offline.instancetypes import stated
+from controller.scheduling.results import NewNode
+from controller.state.nodes import StateNode
+from controller.state.snapshot import Snapshot
+from tests.parity.worlds import Object, World
+from tests.trace.workloads import Member, Size, Workload
+
+START = datetime(2026, 1, 5, tzinfo=UTC)
+"""When every trace begins: a Monday."""
+
+Market = tuple[str, str, str]
+"""Instance type, zone and capacity type: what an offering is one of."""
+
+
+def moment(now: float) -> datetime:
+    """Return a simulated second as a time."""
+    return START + timedelta(seconds=now)
+
+
+FURNISHED = 180.0
+"""Seconds within which the pods run that a trace begins with."""
+
+LONG_AGO = 7 * 24 * 3600.0
+
+
+@dataclass(eq=False)
+class Machine:
+    """One instance: `up` once it takes pods in, `leaving` from its mark on, `draining` once its
+    claim is deleted. Prices are in $/h, times in seconds of the trace.
+    """
+
+    state: StateNode
+    """As it is when it is up and nothing else is to be said of it."""
+
+    market: Market
+    image: str
+    price: float
+    launched: float
+    room: Size
+    """What pods can have of it, daemons counted off."""
+
+    cpu: int
+    memory: int
+    slots: int
+    """What is free of that, and for how many pods."""
+
+    up: bool = False
+    leaving: bool = False
+    draining: bool = False
+    interrupted: bool = False
+    ended: float | None = None
+    drifted: float | None = None
+    initialized: float | None = None
+    last_pod_event: float | None = None
+    nominated_until: float = 0.0
+    pods: dict[str, Member] = field(default_factory=dict)
+    promised: dict[str, Member] = field(default_factory=dict)
+    """Waiting pods that are nominated for it."""
+
+    _view: tuple[tuple[object, ...], StateNode, Object | None, Object] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its node's name, which is also its claim's."""
+        return self.state.name
+
+    @property
+    def pool(self) -> str:
+        """Its pool's name."""
+        return self.state.node_pool
+
+    @property
+    def zone(self) -> str:
+        """Its zone."""
+        return self.market[1]
+
+    @property
+    def open(self) -> bool:
+        """Whether new pods may come."""
+        return self.up and not self.leaving
+
+    def quiet_at(self, wait: timedelta | None) -> float | None:
+        """Return when it will have been quiet for so long; None when never."""
+        if self.initialized is None or wait is None:
+            return None
+        since = self.initialized if self.last_pod_event is None else self.last_pod_event
+        return since + wait.total_seconds()
+
+    def is_quiet(self, now: float, wait: timedelta | None) -> bool:
+        """Whether no pod has come or gone for so long."""
+        quiet_at = self.quiet_at(wait)
+        return quiet_at is not None and quiet_at <= now
+
+    def seen(self, now: float, wait: timedelta | None) -> StateNode:
+        """Return it as the controller sees it."""
+        return self._as_seen(now, wait)[1]
+
+    def written(self, now: float, wait: timedelta | None) -> tuple[Object | None, Object]:
+        """Return its Node, if there is one already, and its claim as JSON-ready values."""
+        return self._as_seen(now, wait)[2:]
+
+    def _as_seen(
+        self, now: float, wait: timedelta | None
+    ) -> tuple[tuple[object, ...], StateNode, Object | None, Object]:
+        consolidatable = self.is_quiet(now, wait)
+        key = (self.up, self.leaving, consolidatable, self.drifted, self.last_pod_event,
+               now < self.nominated_until)  # fmt: skip
+        if self._view is None or self._view[0] != key:
+            self._view = (
+                key,
+                *self._rendered(consolidatable, nominated=now < self.nominated_until),
+            )
+        return self._view
+
+    def _rendered(
+        self, consolidatable: bool, *, nominated: bool
+    ) -> tuple[StateNode, Object | None, Object]:
+        node, claim = self.state.node, self.state.claim
+        assert node is not None
+        assert claim is not None
+        since = {LAUNCHED: self.launched}
+        if self.initialized is not None:
+            since |= dict.fromkeys((REGISTERED, INITIALIZED, "Ready"), self.initialized)
+        if consolidatable:
+            since[CONSOLIDATABLE] = self.launched
+        if self.drifted is not None:
+            since[DRIFTED] = self.drifted
+        if self.leaving:
+            since[DISRUPTION_REASON] = self.launched
+        found = [
+            Condition(
+                type=one,
+                status="True",
+                reason=AMI_DRIFT if one == DRIFTED else one,
+                last_transition_time=moment(at),
+            )
+            for one, at in since.items()
+        ]
+        event = None if self.last_pod_event is None else moment(self.last_pod_event)
+        status = msgspec.structs.replace(
+            claim.status, conditions=found, last_pod_event_time=event,
+            node_name=self.name if self.up else "",
+            image_id=self.image,
+        )  # fmt: skip
+        claim = msgspec.structs.replace(claim, status=status)
+        if not self.up:
+            births = (labels.REGISTERED, labels.INITIALIZED, labels.HOSTNAME)
+            kept = {k: v for k, v in claim.metadata.labels.items() if k not in births}
+            metadata = msgspec.structs.replace(claim.metadata, labels=kept)
+            claim = msgspec.structs.replace(claim, metadata=metadata)
+        elif self.leaving:
+            taints = [*node.spec.taints, DISRUPTED]
+            node = msgspec.structs.replace(
+                node, spec=msgspec.structs.replace(node.spec, taints=taints)
+            )
+        state = StateNode(
+            node=node if self.up else None, claim=claim, deleting=self.leaving, nominated=nominated
+        )
+        return state, self._node(state, nominated=nominated), self._claim(state)
+
+    def _node(self, state: StateNode, *, nominated: bool) -> Object | None:
+        if state.node is None:
+            return None
+        written: Object = to_wire(state.node)
+        if nominated:
+            # A nomination lives in a controller's memory, and keeps the node from being taken.
+            written["metadata"]["annotations"] = {labels.DO_NOT_DISRUPT: "true"}
+        return _departing(written) if self.leaving else written
+
+    def _claim(self, state: StateNode) -> Object:
+        written: Object = to_wire(state.claim)
+        return _departing(written) if self.leaving else written
+
+
+def _departing(written: Object) -> Object:
+    metadata = {
+        **written["metadata"],
+        "deletionTimestamp": written["metadata"]["creationTimestamp"],
+        "finalizers": [labels.TERMINATION_FINALIZER],
+    }
+    return {**written, "metadata": metadata}
+
+
+@dataclass(eq=False, kw_only=True)
+class Cluster:
+    """Everything there is at a simulated moment."""
+
+    types: Sequence[Object]
+    """The machines that can be bought, as worlds write them."""
+
+    pools: Sequence[Object]
+    daemon_set: Object
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    machines: dict[str, Machine] = field(default_factory=dict)
+    waiting: dict[str, Member] = field(default_factory=dict)
+    closed: set[Market] = field(default_factory=set)
+    """What cannot be bought at the moment."""
+
+    now: float = 0.0
+    revision: int = 0
+    """Counts what a controller would see change."""
+
+    cost: float = 0.0
+    """What the machines that have ended have cost, in $."""
+
+    hours: float = 0.0
+    """How long those ran, in hours."""
+
+    made: int = 0
+    image: int = 1
+    """The number of the machine image that new machines run."""
+
+    def __post_init__(self) -> None:
+        self.node_pools = {
+            one["metadata"]["name"]: msgspec.convert(one, NodePool) for one in self.pools
+        }
+        self._daemons = msgspec.convert(self.daemon_set, DaemonSet)
+        asked = self._daemons.spec.template.spec.containers[0].resources.requests
+        self._daemon = parsed(asked)
+        self._bought = stated(list(self.types)).all
+        self._offer: tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]] | None = None
+        self.waits = {
+            name: durations.parse(pool.spec.disruption.consolidate_after)
+            for name, pool in self.node_pools.items()
+        }
+
+    # What there is to buy.
+
+    def offer(self) -> tuple[InstanceType, ...]:
+        """Return the types, with what cannot be had now marked so."""
+        return self._offered()[1]
+
+    def _offered(self) -> tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]]:
+        closed = frozenset(self.closed)
+        if self._offer is None or self._offer[0] != closed:
+            types = tuple(
+                replace(one, offerings=tuple(self._held(one.name, o) for o in one.offerings))
+                for one in self._bought
+            )
+            rows = [
+                {**row, "offerings": [
+                    {**o, "available": o["available"] and (
+                        row["name"], o["requirements"][labels.ZONE],
+                        o["requirements"][labels.CAPACITY_TYPE]) not in closed}
+                    for o in row["offerings"]
+                ]}
+                for row in self.types
+            ]  # fmt: skip
+            self._offer = closed, types, rows
+        return self._offer
+
+    def _held(self, name: str, offering: Offering) -> Offering:
+        market = name, offering.zone, offering.capacity_type
+        return replace(offering, available=False) if market in self.closed else offering
+
+    # Machines.
+
+    def launch(self, new: NewNode) -> Machine:
+        """Buy the cheapest machine that a new node may be; it is not up yet.
+
+        Raises:
+            ValueError: nothing that it may be can be had.
+
+        """
+        self.made += 1
+        pool = self.node_pools[new.node_pool]
+        name = f"node-{self.made:05d}"
+        state = launched(name, new, pool, self.offer(), moment(self.now))
+        carried = state.labels
+        market = (
+            carried[labels.INSTANCE_TYPE], carried[labels.ZONE], carried[labels.CAPACITY_TYPE]
+        )  # fmt: skip
+        kind = next(one for one in self.offer() if one.name == market[0])
+        price = next(
+            one.price for one in kind.offerings if (one.zone, one.capacity_type) == market[1:]
+        )
+        room = kind.allocatable
+        size = Size(room[CPU] - self._daemon[CPU], room[MEMORY] - self._daemon[MEMORY])
+        machine = Machine(
+            state,
+            market,
+            f"ami-{self.image}",
+            price,
+            self.now,
+            size,
+            cpu=size.cpu,
+            memory=size.memory,
+            slots=room[PODS] // 1000 - 1,
+        )
+        self.machines[name] = machine
+        self.revision += 1
+        return machine
+
+    def open(self, machine: Machine) -> None:
+        """Let a machine take pods in."""
+        machine.up, machine.initialized = True, self.now
+        self.revision += 1
+
+    def end(self, machine: Machine) -> None:
+        """Give a machine back; nobody may be on it."""
+        assert not machine.pods
+        machine.ended = self.now
+        self.cost += machine.price * (self.now - machine.launched) / 3600
+        self.hours += (self.now - machine.launched) / 3600
+        del self.machines[machine.name]
+        self.revision += 1
+
+    @property
+    def rate(self) -> float:
+        """What all machines cost now, in $/h."""
+        return sum(one.price for one in self.machines.values())
+
+    def totals(self) -> tuple[float, float]:
+        """Return the $ and the node-hours until now."""
+        running = [(one.price, self.now - one.launched) for one in self.machines.values()]
+        return (
+            self.cost + sum(price * life for price, life in running) / 3600,
+            self.hours + sum(life for _, life in running) / 3600,
+        )
+
+    # Pods.
+
+    def bind(self, member: Member, machine: Machine) -> None:
+        """Have a waiting pod run on a machine."""
+        del self.waiting[member.key]
+        self.nominate(member, None)
+        size = member.workload.size
+        machine.cpu -= size.cpu
+        machine.memory -= size.memory
+        machine.slots -= 1
+        machine.pods[member.key] = member
+        machine.last_pod_event = self.now
+        member.node = machine.name
+        # What is there when a trace begins has been there for long.
+        started = self.now if self.now > FURNISHED else self.now - LONG_AGO
+        status = msgspec.structs.replace(
+            member.seen.status, phase="Running", conditions=[], start_time=moment(started)
+        )
+        spec = msgspec.structs.replace(member.seen.spec, node_name=machine.name)
+        member.see(spec=spec, status=status)
+        self.revision += 1
+
+    def nominate(self, member: Member, machine: Machine | None) -> None:
+        """Write on a waiting pod which machine it is meant for."""
+        if member.nominated and (before := self.machines.get(member.nominated)) is not None:
+            before.promised.pop(member.key, None)
+        member.nominated = machine.name if machine is not None else ""
+        if machine is not None:
+            machine.promised[member.key] = member
+
+    def leave(self, member: Member) -> None:
+        """Note that a pod has begun to go: its place is taken until it is gone."""
+        member.leaving, member.ready = True, False
+        del member.workload.pods[member.name]
+        self.revision += 1
+        if not member.node:
+            del self.waiting[member.key]
+            self.nominate(member, None)
+            return
+        metadata = msgspec.structs.replace(
+            member.seen.metadata, deletion_timestamp=moment(self.now), finalizers=["kubernetes"]
+        )
+        member.see(metadata=metadata)
+        self.machines[member.node].last_pod_event = self.now
+
+    def vanish(self, member: Member) -> None:
+        """Free the place of a pod that has gone."""
+        machine = self.machines[member.node]
+        del machine.pods[member.key]
+        size = member.workload.size
+        machine.cpu += size.cpu
+        machine.memory += size.memory
+        machine.slots += 1
+        machine.last_pod_event = self.now
+        self.revision += 1
+
+    def running(self) -> Iterator[Member]:
+        """Yield the pods that have a place, those on their way out too."""
+        for machine in self.machines.values():
+            yield from machine.pods.values()
+
+    # As controllers see it.
+
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as the engine reads it."""
+        types = self.offer()
+        return Snapshot(
+            nodes=tuple(one.seen(self.now, self.waits[one.pool]) for one in self.machines.values()),
+            pods=tuple(one.seen for one in self.running()),
+            node_pools=tuple(self.node_pools.values()),
+            instance_types=dict.fromkeys(self.node_pools, types),
+            daemon_sets=(self._daemons,),
+            pod_disruption_budgets=tuple(self._budgets()),
+        )
+
+    def world(self, *, waiting: Iterable[Member] = (), without: Iterable[str] = ()) -> World:
+        """Return the cluster as a world: `waiting` pods wait wherever they run, and machines
+        `without` are not there.
+        """
+        gone = frozenset(without)
+        asked = {one.key: one for one in waiting}
+        machines = [one for one in self.machines.values() if one.name not in gone]
+        written = [one.written(self.now, self.waits[one.pool]) for one in machines]
+        there = {one.name for one in machines}
+        return {
+            "pods": [
+                *(to_wire(one.waiting()) if one.node else one.written() for one in asked.values()),
+                *(
+                    one.written()
+                    for one in self.running()
+                    if one.key not in asked and one.node in there
+                ),
+            ],
+            "nodes": [node for node, _ in written if node is not None],
+            "nodeClaims": [claim for _, claim in written],
+            "nodePools": list(self.pools),
+            "daemonSets": [self.daemon_set],
+            "podDisruptionBudgets": [to_wire(one) for one in self._budgets()],
+            "instanceTypes": self._offered()[2],
+        }
+
+    def _budgets(self) -> Iterator[PodDisruptionBudget]:
+        for workload in self.workloads.values():
+            if (budget := workload.budget()) is not None:
+                yield budget

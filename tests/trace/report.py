@@ -1,0 +1,154 @@
+"""What both sides made of the traces, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from tests.trace.simulator import Measured
+
+LEAST_SAVING = 0.15
+MOST_EVICTIONS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One side on one trace; `idle` is its own run in which only empty nodes go."""
+
+    measured: Measured
+    idle: Measured
+
+    @property
+    def saved(self) -> float:
+        """What moving pods has saved, in $."""
+        return self.idle.cost - self.measured.cost
+
+    @property
+    def evictions_per_dollar(self) -> float | None:
+        """How many pods were evicted for each dollar saved; None when nothing was saved."""
+        return self.measured.evictions / self.saved if self.saved > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both sides on one trace."""
+
+    trace: str
+    karpenter: Outcome
+    joiner: Outcome
+
+    @property
+    def ratio(self) -> float:
+        """What Joiner's cluster cost of what Karpenter's did."""
+        return self.joiner.measured.cost / self.karpenter.measured.cost
+
+    @property
+    def longer_pending(self) -> bool:
+        """Whether some pod waited longer for its node than any with Karpenter."""
+        return self.joiner.measured.longest_pending > self.karpenter.measured.longest_pending
+
+
+def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
+    """Return everything as JSON-ready values."""
+    return {
+        **asked,
+        "traces": [
+            {
+                "trace": one.trace,
+                "costRatio": one.ratio,
+                "karpenter": _written(one.karpenter),
+                "joiner": _written(one.joiner),
+            }
+            for one in pairs
+        ],
+        "total": _totals(pairs),
+    }
+
+
+def _written(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **asdict(outcome.measured),
+        "costWhenOnlyEmptyNodesGo": outcome.idle.cost,
+        "evictionsPerDollarSaved": outcome.evictions_per_dollar,
+    }
+
+
+def _totals(pairs: Sequence[Pair]) -> Mapping[str, float]:
+    theirs = sum(one.karpenter.measured.cost for one in pairs)
+    ours = sum(one.joiner.measured.cost for one in pairs)
+    return {
+        "karpenterCost": theirs,
+        "joinerCost": ours,
+        "costRatio": ours / theirs if theirs else 1.0,
+        "karpenterEvictions": sum(one.karpenter.measured.evictions for one in pairs),
+        "joinerEvictions": sum(one.joiner.measured.evictions for one in pairs),
+    }
+
+
+def table(pairs: Sequence[Pair]) -> Table:
+    """Draw the outcomes: Karpenter's first, then ours."""
+    drawn = Table(header_style="bold", title="Karpenter / Joiner", title_justify="left")
+    drawn.add_column("trace")
+    for column in (
+        "$",
+        "ratio",
+        "evictions",
+        "per $ saved",
+        "taken by spot",
+        "node-hours",
+        "pod-seconds pending",
+        "longest, s",
+        "to the bound, min",
+    ):
+        drawn.add_column(column, justify="right")
+    for one in pairs:
+        both = one.karpenter, one.joiner
+        measured = [side.measured for side in both]
+        drawn.add_row(
+            one.trace,
+            " / ".join(f"{side.cost:.2f}" for side in measured),
+            f"{one.ratio:.3f}",
+            " / ".join(str(side.evictions) for side in measured),
+            " / ".join(_figure(side.evictions_per_dollar) for side in both),
+            " / ".join(str(side.interrupted) for side in measured),
+            " / ".join(f"{side.node_hours:.0f}" for side in measured),
+            " / ".join(f"{side.pending_seconds:.0f}" for side in measured),
+            " / ".join(f"{side.longest_pending:.0f}" for side in measured),
+            " / ".join(", ".join(map(_minutes, side.falls)) or "–" for side in measured),
+        )
+    return drawn
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _minutes(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds / 60:.0f}"
+
+
+def verdicts(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Say of each target whether it is met."""
+    total = _totals(pairs)
+    saving = 1 - total["costRatio"]
+    yield _verdict(
+        saving >= LEAST_SAVING,
+        f"{saving:.1%} cheaper than Karpenter in total ({total['joinerCost']:.2f} against "
+        f"{total['karpenterCost']:.2f} $); asked: {LEAST_SAVING:.0%}",
+    )
+    ours, theirs = total["joinerEvictions"], total["karpenterEvictions"]
+    yield _verdict(
+        ours <= MOST_EVICTIONS * theirs,
+        f"{ours} evictions against {theirs}; asked: at most {MOST_EVICTIONS:.0%} of them",
+    )
+    dearer = [one.trace for one in pairs if one.ratio > 1]
+    yield _verdict(not dearer, f"dearer on {', '.join(dearer) or 'no trace'}")
+    longer = [one.trace for one in pairs if one.longer_pending]
+    yield _verdict(not longer, f"a pod pending longer on {', '.join(longer) or 'no trace'}")
+
+
+def _verdict(met: bool, text: str) -> str:
+    return f"{'met' if met else 'MISSED'}: {text}"

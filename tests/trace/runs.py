@@ -1,0 +1,121 @@
+"""Runs of the simulator, several at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from queue import Empty
+
+from testbed.progress import Progress
+from tests.parity import engines
+from tests.trace.report import Outcome, Pair
+from tests.trace.sides import Joiner, Karpenter, Side
+from tests.trace.simulator import Measured, Simulator
+from tests.trace.traces import TRACES, Trace
+
+KARPENTER, JOINER = "Karpenter", "Joiner"
+POLICIES = ("WhenEmptyOrUnderutilized", "WhenEmpty")
+"""As it is, and with only empty nodes going."""
+
+PARTS = 1000
+"""Into how many parts a run is divided to tell how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One side on one trace under one policy."""
+
+    trace: str
+    side: str
+    policy: str
+
+
+_progress: Queue[tuple[Run, int]] | None = None
+
+
+def _report_to(queue: Queue[tuple[Run, int]]) -> None:
+    global _progress
+    _progress = queue
+
+
+def played(run: Run, seed: int, scale: float) -> Measured:
+    """Play one run to its end."""
+    trace = next(one for one in TRACES if one.name == run.trace)
+    cluster = trace.cluster(seed, policy=run.policy)
+    told = -1
+
+    def say(now: float) -> None:
+        nonlocal told
+        part = int(now / trace.length * PARTS)
+        if part > told and _progress is not None:
+            told = part
+            _progress.put((run, part))
+
+    with _side(run.side) as side:
+        simulator = Simulator(cluster, side, length=trace.length)
+        return simulator.run(trace.happenings(seed, scale), say)
+
+
+@contextmanager
+def _side(name: str) -> Iterator[Side]:
+    if name == JOINER:
+        yield Joiner()
+        return
+    with engines.dialogue() as process:
+        yield Karpenter(process)
+
+
+def outcomes(
+    traces: list[Trace], *, seed: int, scale: float, jobs: int, progress: Progress
+) -> Iterator[Pair]:
+    """Play all runs side by side, and yield each trace when it is complete."""
+    context = multiprocessing.get_context("spawn")
+    queue: Queue[tuple[Run, int]] = context.Queue()
+    runs = [
+        Run(trace.name, side, policy)
+        for trace in traces
+        for policy in POLICIES
+        for side in (JOINER, KARPENTER)
+    ]
+    with (
+        ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_report_to, initargs=(queue,)
+        ) as pool,
+        progress.stage("traces") as stage,
+    ):
+        left = {pool.submit(played, run, seed, scale): run for run in runs}
+        found: dict[Run, Measured] = {}
+        parts = dict.fromkeys(runs, 0)
+        while left:
+            done, _ = wait(left, timeout=0.5, return_when="FIRST_COMPLETED")
+            for run, part in _told(queue):
+                parts[run] = part
+            busy = [run for run, part in parts.items() if 0 < part < PARTS and run not in found]
+            stage.update(
+                completed=sum(parts.values()),
+                total=PARTS * len(runs),
+                detail=", ".join(f"{one.side} on {one.trace}" for one in busy),
+            )
+            for future in done:
+                run = left.pop(future)
+                found[run], parts[run] = future.result(), PARTS
+                if all(
+                    Run(run.trace, s, p) in found for s in (KARPENTER, JOINER) for p in POLICIES
+                ):
+                    yield Pair(run.trace, _of(found, run, KARPENTER), _of(found, run, JOINER))
+
+
+def _of(found: dict[Run, Measured], run: Run, side: str) -> Outcome:
+    return Outcome(*(found[Run(run.trace, side, policy)] for policy in POLICIES))
+
+
+def _told(queue: Queue[tuple[Run, int]]) -> Iterator[tuple[Run, int]]:
+    while True:
+        try:
+            yield queue.get_nowait()
+        except Empty:
+            return

@@ -1,0 +1,88 @@
+"""The stand-in for kube-scheduler keeps the rules that the traces' pods state."""
+
+from __future__ import annotations
+
+from tests.trace.binding import bind
+from tests.trace.cluster import Cluster, Machine
+from tests.trace.test_simulator import make_cluster, one_node
+from tests.trace.workloads import Member, Workload
+
+
+def opened(cluster: Cluster, kind: str = "m5.2xlarge") -> Machine:
+    machine = cluster.launch(one_node(cluster, kind))
+    cluster.open(machine)
+    return machine
+
+
+def waiting(cluster: Cluster, workload: Workload, pods: int) -> list[Member]:
+    cluster.workloads[workload.name] = workload
+    first = len(workload.pods) + 1
+    made = [Member.born(workload, n, cluster.now) for n in range(first, first + pods)]
+    workload.pods.update({one.name: one for one in made})
+    cluster.waiting.update({one.key: one for one in made})
+    return made
+
+
+def test_pods_go_where_least_is_taken() -> None:
+    cluster = make_cluster()
+    machines = [opened(cluster) for _ in range(3)]
+    waiting(cluster, Workload("web", cpu=1000, memory=1024), 6)
+
+    bind(cluster)
+
+    assert [len(one.pods) for one in machines] == [2, 2, 2]
+
+
+def test_what_does_not_fit_waits() -> None:
+    cluster = make_cluster()
+    machine = opened(cluster, "m5.large")
+    waiting(cluster, Workload("web", cpu=1000, memory=512), 3)
+
+    bind(cluster)
+
+    assert len(machine.pods) == 1
+    assert len(cluster.waiting) == 2
+
+
+def test_room_is_kept_for_those_nominated() -> None:
+    cluster = make_cluster()
+    machine = opened(cluster, "m5.large")
+    first, second = waiting(cluster, Workload("web", cpu=1000, memory=512), 2)
+    cluster.nominate(second, machine)
+
+    bind(cluster)
+
+    assert second.node == machine.name
+    assert first.key in cluster.waiting
+
+
+def test_pods_apart_share_no_node() -> None:
+    cluster = make_cluster()
+    machines = [opened(cluster) for _ in range(2)]
+    waiting(cluster, Workload("web", cpu=100, memory=128, apart=True), 3)
+
+    bind(cluster)
+
+    assert [len(one.pods) for one in machines] == [1, 1]
+    assert len(cluster.waiting) == 1
+
+
+def test_pods_that_must_be_spread_fill_no_zone_before_the_others() -> None:
+    cluster = make_cluster()
+    machines = [opened(cluster), opened(cluster)]
+    machines[1].market = (machines[1].market[0], "us-west-2c", machines[1].market[2])
+    members = waiting(cluster, Workload("web", cpu=100, memory=128, spread=True), 3)
+    machines[0].leaving = True
+
+    bind(cluster)
+
+    # The other zone has none, so a second one here would be a skew of two.
+    assert [one.node for one in members] == [machines[1].name, "", ""]
+
+
+def test_nobody_comes_to_a_node_on_its_way_out() -> None:
+    cluster = make_cluster()
+    opened(cluster).leaving = True
+    waiting(cluster, Workload("web", cpu=100, memory=128), 1)
+
+    assert bind(cluster) == []

@@ -1,0 +1,276 @@
+"""The simulator itself: nobody is lost, nothing is counted twice, and the same seed is the same."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.taints import Requirement
+from controller.disruption.commands import Reason
+from controller.scheduling.results import NewNode
+from tests.parity import engines
+from tests.trace import market
+from tests.trace.cluster import Cluster
+from tests.trace.sides import Joiner, Karpenter, Move, Placement
+from tests.trace.simulator import (
+    BATCH_IDLE,
+    MACHINE_END,
+    NODE_START,
+    POD_END,
+    VALIDATION,
+    Happening,
+    Measured,
+    Simulator,
+)
+from tests.trace.traces import HOUR, MINUTE, TRACES
+from tests.trace.workloads import Member, Workload
+
+SMALL = 0.015
+"""A scale at which a trace is over in seconds."""
+
+
+def make_cluster() -> Cluster:
+    return Cluster(
+        types=market.types(0),
+        pools=[market.pool(labels.ON_DEMAND)],
+        daemon_set=market.daemon_set(),
+    )
+
+
+def one_node(cluster: Cluster, kind: str, pods: Sequence[str] = ()) -> NewNode:
+    zone = next(o.zone for t in cluster.offer() if t.name == kind for o in t.offerings)
+    return NewNode(
+        "general",
+        (kind,),
+        (
+            Requirement(key=labels.CAPACITY_TYPE, operator="In", values=[labels.ON_DEMAND]),
+            Requirement(key=labels.ZONE, operator="In", values=[zone]),
+        ),
+        0.0,
+        tuple(pods),
+        {},
+    )
+
+
+@dataclass
+class Scripted:
+    """A side that buys one node of a type for every batch, and moves what it is told to."""
+
+    kind: str = "m5.4xlarge"
+    looks: Mapping[float, Sequence[Move]] = field(default_factory=dict)
+    name: str = "scripted"
+    nominates: bool = True
+    relook: float = 10.0
+    fades: float = math.inf
+
+    def place(
+        self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
+    ) -> Placement:
+        pods = [one.key for one in waiting if one.key not in placed]
+        return Placement([one_node(cluster, self.kind, pods)])
+
+    def look(self, cluster: Cluster) -> Sequence[Move]:
+        return self.looks.get(cluster.now, ())
+
+    def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
+        return moves
+
+
+class Restless(Joiner):
+    """A side that has a machine go every ten minutes, without any reason."""
+
+    def look(self, cluster: Cluster) -> Sequence[Move]:
+        open_ = sorted(one.name for one in cluster.machines.values() if one.open)
+        return (
+            [Move(Reason.UNDERUTILIZED, (open_[int(cluster.now) % len(open_)],))] if open_ else []
+        )
+
+    def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
+        return moves
+
+
+def deployed(workload: Workload, when: float = 0.0) -> Happening:
+    def action(simulator: Simulator) -> None:
+        simulator.add(workload)
+        simulator.scale(workload.name, workload.replicas)
+
+    return Happening(when, action)
+
+
+def at(when: float, action: Callable[[Simulator], None]) -> Happening:
+    return Happening(when, action)
+
+
+def assert_conserved(cluster: Cluster) -> None:
+    """Every pod is in one place, and machines have what they give to pods, no more."""
+    waiting = Counter(one.key for one in cluster.waiting.values())
+    running = Counter(one.key for one in cluster.running())
+    everywhere = waiting + running
+    assert max(everywhere.values(), default=1) == 1
+    for workload in cluster.workloads.values():
+        assert all(everywhere[one.key] == 1 for one in workload.pods.values())
+    for machine in cluster.machines.values():
+        taken = [one.workload.size for one in machine.pods.values()]
+        assert machine.cpu == machine.room.cpu - sum(size.cpu for size in taken) >= 0
+        assert machine.memory == machine.room.memory - sum(size.memory for size in taken) >= 0
+
+
+@pytest.mark.parametrize("name", ["rolling", "spot", "batch"])
+def test_every_pod_is_in_one_place_all_the_time(name: str) -> None:
+    trace = next(one for one in TRACES if one.name == name)
+    simulator = Simulator(trace.cluster(3), Restless(), length=1.5 * HOUR)
+
+    simulator.run(trace.happenings(3, SMALL), lambda _: assert_conserved(simulator.cluster))
+
+    for workload in simulator.cluster.workloads.values():
+        assert len(workload.pods) >= workload.replicas
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    trace = next(one for one in TRACES if one.name == "spot")
+
+    def run(seed: int) -> Measured:
+        simulator = Simulator(trace.cluster(seed), Restless(), length=HOUR)
+        return simulator.run(trace.happenings(seed, SMALL))
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_a_machine_is_paid_from_its_order_to_its_end() -> None:
+    cluster = make_cluster()
+    web = Workload("web", cpu=1000, memory=1024, replicas=2, unavailable=None)
+    gone = Move(Reason.DRIFTED, ("node-00001",))
+    simulator = Simulator(cluster, Scripted(looks={HOUR: [gone]}), length=2 * HOUR)
+
+    found = simulator.run([deployed(web)])
+
+    price = next(one.price for one in cluster.machines.values())
+    ordered = BATCH_IDLE
+    ended = HOUR + POD_END + MACHINE_END
+    again = HOUR + BATCH_IDLE
+    hours = (ended - ordered + 2 * HOUR - again) / 3600
+    assert found.node_hours == pytest.approx(hours)
+    assert found.cost == pytest.approx(price * hours)
+    assert found.evictions == 2
+    # Both waited for the first node, and both that came in their place for the second.
+    assert found.pending_seconds == pytest.approx(4 * (BATCH_IDLE + NODE_START))
+    assert found.longest_pending == BATCH_IDLE + NODE_START
+
+
+def test_what_is_bought_in_place_of_a_node_comes_before_its_pods_go() -> None:
+    cluster = make_cluster()
+    web = Workload("web", cpu=1000, memory=1024, replicas=2)
+    heir = one_node(cluster, "m5.xlarge", ["default/web-1", "default/web-2"])
+    move = Move(Reason.UNDERUTILIZED, ("node-00001",), (heir,))
+    simulator = Simulator(cluster, Scripted(looks={HOUR: [move]}), length=2 * HOUR)
+    serving: list[int] = []
+
+    found = simulator.run(
+        [deployed(web), at(HOUR, lambda _: serving.append(web.ready))],
+        lambda now: serving.append(web.ready) if now > HOUR else None,
+    )
+
+    assert found.evictions == 2
+    assert min(serving) == 1  # one at a time, as its disruption budget has it
+    assert [one.market[0] for one in cluster.machines.values()] == ["m5.xlarge"]
+    assert found.pending_seconds == pytest.approx(2 * (BATCH_IDLE + NODE_START))
+
+
+def test_a_rollout_evicts_nobody_and_serves_throughout() -> None:
+    web = Workload("web", cpu=500, memory=512, replicas=8)
+    simulator = Simulator(make_cluster(), Scripted("m5.8xlarge"), length=2 * HOUR)
+    serving: list[int] = []
+
+    found = simulator.run(
+        [deployed(web), at(HOUR, lambda one: one.roll("web"))],
+        lambda now: serving.append(web.ready) if now >= HOUR else None,
+    )
+
+    assert {one.version for one in web.pods.values()} == {1}
+    assert len(web.pods) == 8
+    assert min(serving) == 8
+    assert found.evictions == 0
+    assert found.pods == 16
+
+
+def test_jobs_run_to_their_end_and_those_evicted_begin_again() -> None:
+    job = Workload("job", cpu=1000, memory=1024, run_for=30 * MINUTE, unavailable=None)
+    gone = Move(Reason.DRIFTED, ("node-00001",))
+    simulator = Simulator(make_cluster(), Scripted(looks={1200.0: [gone]}), length=2 * HOUR)
+    left: dict[float, int] = {}
+
+    simulator.run(
+        [at(0, lambda one: one.submit(job, 3))],
+        lambda now: left.update({now: len(job.pods)}),
+    )
+
+    ended = next(now for now, pods in left.items() if now > 0 and not pods)
+    assert ended == pytest.approx(1200 + BATCH_IDLE + NODE_START + 30 * MINUTE)
+
+
+def test_a_market_that_is_reclaimed_takes_its_machines_and_sells_no_more() -> None:
+    cluster = Cluster(
+        types=market.types(0), pools=[market.pool(labels.SPOT)], daemon_set=market.daemon_set()
+    )
+    web = Workload("web", cpu=1000, memory=1024, replicas=4)
+    simulator = Simulator(cluster, Joiner(), length=2 * HOUR)
+    taken: list[tuple[str, str, str]] = []
+
+    def reclaim(one: Simulator) -> None:
+        taken.extend(machine.market for machine in one.cluster.machines.values())
+        for sold in set(taken):
+            one.interrupt(sold)
+
+    found = simulator.run([deployed(web), at(HOUR, reclaim)])
+
+    assert found.interrupted == 4
+    assert found.evictions == 0
+    assert len(web.pods) == 4
+    assert not cluster.waiting
+    assert not {one.market for one in cluster.machines.values()} & set(taken)
+
+
+def test_it_is_measured_how_soon_the_cost_follows_the_load() -> None:
+    web = Workload("web", cpu=925, memory=3700, replicas=34)
+    other = Workload("other", cpu=925, memory=3700, replicas=34)
+    gone = Move(Reason.EMPTY, ("node-00002",))
+    side = Scripted("m7g.8xlarge", looks={HOUR + MINUTE: [gone]})
+    simulator = Simulator(make_cluster(), side, length=2 * HOUR)
+
+    def shrink(one: Simulator) -> None:
+        one.scale("other", 0)
+        one.fall(2 * HOUR)
+
+    found = simulator.run([deployed(web), deployed(other, 10 * MINUTE), at(HOUR, shrink)])
+
+    assert found.falls == (MINUTE + VALIDATION + MACHINE_END,)
+
+
+def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
+    """Looked at every hour, though nothing changes."""
+    trace = next(one for one in TRACES if one.name == "image")
+    deploy = trace.happenings(0, 0.03)[:1]
+    simulator = Simulator(trace.cluster(0), Joiner(fades=math.inf, relook=HOUR), length=24 * HOUR)
+
+    found = simulator.run(deploy)
+
+    assert found.looks > 24
+    assert found.evictions == 0
+
+
+def test_karpenters_own_methods_decide_for_its_side() -> None:
+    web = Workload("web", cpu=925, memory=3800, replicas=40)
+    with engines.dialogue() as process:
+        simulator = Simulator(make_cluster(), Karpenter(process), length=3 * HOUR)
+        found = simulator.run([deployed(web), at(HOUR, lambda one: one.scale("web", 4))])
+
+    assert_conserved(simulator.cluster)
+    assert not simulator.cluster.waiting
+    assert found.commands > 0
+    assert simulator.cluster.rate < 0.5

@@ -1,0 +1,128 @@
+"""What `make upstream` makes of the suite's reports; the suite itself runs there, not here."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from tests.upstream import __main__ as upstream
+from tests.upstream import suite
+from tests.upstream.suite import Outcome, State
+
+SPEC = "Drift NodePool Drift Taints"
+
+
+def make_report(text: str, state: str = "passed", **more: Any) -> dict[str, Any]:
+    *containers, leaf = text.split(" / ")
+    return {
+        "ContainerHierarchyTexts": containers or None,
+        "LeafNodeText": leaf,
+        "LeafNodeType": "It",
+        "State": state,
+        "RunTime": 12_000_000_000,
+        **more,
+    }
+
+
+def test_the_one_spec_that_ran_is_told_with_its_seconds(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    specs = [
+        make_report("Drift / NodePool Drift / Labels", "skipped", RunTime=0),
+        make_report("Drift / NodePool Drift / Taints"),
+        {"ContainerHierarchyTexts": None, "LeafNodeText": "", "State": "passed", "RunTime": 5},
+    ]
+    report.write_text(json.dumps([{"SpecReports": specs}]))
+
+    assert suite.outcome(SPEC, suite.reported(report)) == Outcome(SPEC, State.PASSED, 12.0)
+
+
+def test_a_failure_says_where_and_what() -> None:
+    failure = {
+        "Message": "Timed out after 900s.\nExpected\n    <int>: 1\nto equal\n    <int>: 2",
+        "Location": {"FileName": "sigs.k8s.io/karpenter/drift_test.go", "LineNumber": 291},
+    }
+    reports = [make_report("Drift / NodePool Drift / Taints", "failed", Failure=failure)]
+
+    outcome = suite.outcome(SPEC, reports)
+
+    assert outcome.state is State.FAILED
+    assert outcome.why == (
+        "drift_test.go:291 Timed out after 900s. Expected <int>: 1 to equal <int>: 2"
+    )
+
+
+def test_what_fails_before_the_spec_is_its_failure() -> None:
+    before = make_report("", "panicked", Failure={"Message": "no cluster"})
+    reports = [before, make_report("Drift / NodePool Drift / Taints", "skipped", RunTime=0)]
+
+    outcome = suite.outcome(SPEC, reports)
+
+    assert (outcome.state, outcome.why) == (State.FAILED, ": no cluster")
+
+
+def test_a_spec_that_no_report_names_has_not_passed() -> None:
+    assert suite.outcome(SPEC, []).state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("name", "matches"),
+    [
+        pytest.param(SPEC, True, id="itself"),
+        pytest.param("Drift NodePool Drift Start-up Taints", False, id="ends like it"),
+        pytest.param(f"StaticCapacity {SPEC}", False, id="holds it"),
+    ],
+)
+def test_a_spec_is_run_alone(name: str, matches: bool) -> None:
+    assert bool(re.search(suite.focus_on(SPEC), f"{suite.TITLE} {name}")) is matches
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_small"),
+    [("CapacityBuffer Disruption should stay", True), (SPEC, False)],
+)
+def test_capacity_buffers_get_nodes_of_two_cpus(tmp_path: Path, spec: str, is_small: bool) -> None:
+    flags = dict(flag.split("=", 1) for flag in suite.write_manifests(tmp_path, spec))
+
+    pool = yaml.safe_load(Path(flags["--default-nodepool"]).read_text())
+    assert (suite.SMALL in pool["spec"]["template"]["spec"]["requirements"]) is is_small
+    assert yaml.safe_load(Path(flags["--default-nodeclass"]).read_text())["kind"] == "EC2NodeClass"
+
+
+def test_only_a_failure_whose_reason_is_written_down_is_known() -> None:
+    reasons = {"Repair Policy": "not there yet"}
+    failed = Outcome("Integration Repair Policy should repair", State.FAILED, 900.0, "timed out")
+    passed = Outcome("Integration Repair Policy should wait", State.PASSED, 3.0)
+    another = Outcome(SPEC, State.FAILED, 7.0, "timed out")
+
+    assert upstream.judged(failed, reasons).state is State.KNOWN
+    assert upstream.judged(failed, reasons).why == "not there yet"
+    assert upstream.judged(passed, reasons) == passed
+    assert upstream.judged(another, reasons) == another
+
+
+def test_the_table_tells_every_spec_and_the_totals() -> None:
+    outcomes = [
+        Outcome("b fails", State.FAILED, 61.4, "drift_test.go:1 too few nodes"),
+        Outcome("a passes", State.PASSED, 3.0),
+        Outcome("c is known", State.KNOWN, 0.0, "nobody repairs nodes"),
+    ]
+    printed = io.StringIO()
+
+    Console(file=printed, width=120).print(upstream.table(outcomes, 90.0))
+
+    lines = [line.split() for line in printed.getvalue().splitlines()]
+    assert ["a", "passes", "✓", "passed", "3"] in lines
+    assert ["b", "fails", "✗", "failed", "61", "drift_test.go:1", "too", "few", "nodes"] in lines
+    assert ["c", "is", "known", "–", "known", "nobody", "repairs", "nodes"] in lines
+    assert "3 specs: 1 passed, 1 failed, 1 known; 1.5 minutes" in printed.getvalue()
+
+
+def test_every_reason_that_is_written_down_says_why() -> None:
+    assert all(why and part for part, why in suite.known().items())
