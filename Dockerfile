@@ -1,5 +1,13 @@
-# The controller, and nothing of the bundle or the testbed.
-FROM public.ecr.aws/docker/library/python:3.13-slim AS dependencies
+# The controller, and nothing of the bundle or the testbed, for amd64 and arm64.
+#
+# What is fetched and compiled is so on the machine that builds, for the one that runs: the
+# last stage only copies, so that no step of a foreign architecture is emulated.
+
+# By digest, so that two builds are of one base; `make base` pins today's, with its fixes.
+ARG PYTHON=public.ecr.aws/docker/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
+
+FROM --platform=$BUILDPLATFORM $PYTHON AS build
+ARG TARGETARCH
 WORKDIR /build
 COPY pyproject.toml .
 # The versions stand in pyproject.toml alone; Pulumi is for whoever runs `pulumi up`.
@@ -7,16 +15,22 @@ RUN python -c "import tomllib; \
 project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 print('\n'.join(d for d in project['dependencies'] if not d.startswith('pulumi')))" \
     > requirements.txt \
- && python -m venv /opt/joiner \
- && /opt/joiner/bin/pip install --no-cache-dir --requirement requirements.txt
-
-FROM public.ecr.aws/docker/library/python:3.13-slim
+ && case "$TARGETARCH" in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) exit 1 ;; esac \
+ && pip install --no-cache-dir --target /opt/joiner/packages --requirement requirements.txt \
+    --only-binary :all: --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine"
+COPY controller /opt/joiner/controller
 # Compiled beforehand: the root file system is read-only when the controller runs.
-COPY --from=dependencies /opt/joiner /opt/joiner
-COPY controller /app/controller
-RUN /opt/joiner/bin/python -m compileall -q /app
-WORKDIR /app
-ENV PATH=/opt/joiner/bin:$PATH \
+RUN python -m compileall -q /opt/joiner
+
+FROM $PYTHON
+ARG PYTHON
+LABEL org.opencontainers.image.title="Joiner" \
+      org.opencontainers.image.description="A node autoscaler for Amazon EKS" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="$PYTHON"
+COPY --from=build /opt/joiner /opt/joiner
+WORKDIR /opt/joiner
+ENV PYTHONPATH=/opt/joiner/packages \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 USER 65532:65532

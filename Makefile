@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: help demo test check unit system disrupt crds fmt up down status race bench upstream trace faults
+.PHONY: help demo test check unit system disrupt crds base fmt up down status race bench upstream trace faults
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -34,6 +34,12 @@ disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
 
 crds: ## render crds/ from controller/apis
 	@py=$(PY); exec $$py -m controller.apis.crds
+
+base: ## pin what the controller's image stands on to today's, with its fixes (asks docker)
+	@tag=$$(sed -n 's/^ARG PYTHON=\(.*\)@.*/\1/p' Dockerfile); \
+	digest=$$(docker buildx imagetools inspect "$$tag" --format '{{.Manifest.Digest}}') && \
+	sed -i.old "s|^ARG PYTHON=.*|ARG PYTHON=$$tag@$$digest|" Dockerfile && rm Dockerfile.old && \
+	grep '^ARG PYTHON=' Dockerfile
 
 fmt: ## format the code
 	@py=$(PY); bin=$$(dirname $$py); $$bin/ruff check --fix -q . ; $$bin/ruff format .

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -349,11 +350,20 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
             f"{PROJECT}:kubeconfig is missing: name one, or install the AWS CLI: the way to an EKS "
             "cluster is by `aws eks get-token`"
         )
-    if config.platform_stack is None and config.image is None and not shutil.which("docker"):
+    if config.platform_stack is None and config.image is None and not _can_build():
         yield (
             f"{PROJECT}:image is missing: name an image of the controller, or install docker "
-            "so that one can be built"
+            "with buildx so that one can be built"
         )
+
+
+def _can_build() -> bool:
+    """Whether there is a docker that can build for both architectures."""
+    try:
+        asked = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return asked.returncode == 0
 
 
 def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:

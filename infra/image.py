@@ -1,10 +1,16 @@
-"""Builds the controller's image and pushes it to the cluster's registry."""
+"""Builds the controller's image, for both architectures, and pushes it to the cluster's registry.
+
+BuildKit does it in a builder of its own: the one that comes with Docker makes images of one
+architecture, and without a list of what is in them.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +26,11 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 SOURCES = ("Dockerfile", "pyproject.toml", "controller")
 """What the image is made of; a change of any of it makes another image."""
 
+PLATFORMS = ("linux/amd64", "linux/arm64")
+BUILDER = "joiner"
+"""The builder's name; it keeps its cache for the next build, and is stopped between two."""
+
+REVISION = "org.opencontainers.image.revision"
 SHOWN_LINES = 20
 
 
@@ -70,8 +81,10 @@ def digest(paths: Sequence[Path]) -> str:
     """Return a digest of files and folders by name and content; compiled files do not count."""
     content = hashlib.sha256()
     for path in paths:
-        files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+        files = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*")))
         for file in files:
+            if file.suffix == ".pyc":
+                continue
             content.update(f"{file.relative_to(path.parent)}\0".encode())
             content.update(file.read_bytes())
     return content.hexdigest()[:12]
@@ -88,12 +101,12 @@ class _PushedImageProvider(ResourceProvider):
     serialize_as_secret_always = False
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        reference = f"{props['repository']}:{props['sources']}"
-        _docker("build", "--platform", "linux/amd64", "--tag", reference, str(CHECKOUT))
+        tag = f"{props['repository']}:{props['sources']}"
         _log_in(props)
-        _docker("push", reference)
+        # By its digest: nobody who may push to the repository can put another in its place.
+        reference = f"{tag}@{_pushed(tag, revision=props['sources'])}"
         kept = {key: value for key, value in props.items() if not key.startswith("__")}
-        return CreateResult(reference, {**kept, "reference": reference})
+        return CreateResult(tag, {**kept, "reference": reference})
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         changed = [name for name in ("repository", "sources") if olds.get(name) != news.get(name)]
@@ -115,9 +128,46 @@ def _log_in(props: Mapping[str, Any]) -> None:
     _docker("login", "--username", user, "--password-stdin", registry, given=password)
 
 
+def _pushed(tag: str, *, revision: str) -> str:
+    """Build the image for every platform and push it; returns the digest of its index."""
+    if _ran("buildx", "inspect", BUILDER).returncode != 0:
+        _docker("buildx", "create", "--name", BUILDER, "--driver", "docker-container")
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "metadata.json"
+        try:
+            _docker(
+                "buildx",
+                "build",
+                "--builder",
+                BUILDER,
+                "--platform",
+                ",".join(PLATFORMS),
+                "--sbom=true",
+                "--provenance=mode=max",
+                "--label",
+                f"{REVISION}={revision}",
+                "--metadata-file",
+                str(told),
+                "--tag",
+                tag,
+                "--push",
+                str(CHECKOUT),
+            )
+        finally:
+            _ran("buildx", "stop", BUILDER)
+        return str(json.loads(told.read_text())["containerimage.digest"])
+
+
 def _docker(*arguments: str, given: str = "") -> None:
     print(f"docker {arguments[0]} …", flush=True)
-    ended = subprocess.run(
+    ended = _ran(*arguments, given=given)
+    if ended.returncode != 0:
+        words = "\n".join(ended.stdout.splitlines()[-SHOWN_LINES:])
+        raise BuildFailedError(f"docker {arguments[0]} failed:\n{words}")
+
+
+def _ran(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         ["docker", *arguments],
         input=given,
         stdout=subprocess.PIPE,
@@ -125,6 +175,3 @@ def _docker(*arguments: str, given: str = "") -> None:
         text=True,
         check=False,
     )
-    if ended.returncode != 0:
-        words = "\n".join(ended.stdout.splitlines()[-SHOWN_LINES:])
-        raise BuildFailedError(f"docker {arguments[0]} failed:\n{words}")

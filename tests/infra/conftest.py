@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from moto import mock_aws
@@ -14,13 +13,16 @@ from tests.infra.knownaws import Entries
 
 
 @pytest.fixture(autouse=True)
-def aws_cli(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have an AWS CLI on the path, as a real cluster needs; nobody here runs it."""
-    program = tmp_path_factory.mktemp("bin") / "aws"
-    program.write_text("#!/bin/sh\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{program.parent}")
-    return program
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have on the path what a real cluster needs: the AWS CLI, and a docker that can build.
+
+    The first is run by nobody here, the second only asked whether it is there.
+    """
+    folder = tmp_path_factory.mktemp("bin")
+    for name, status in {"aws": 1, "docker": 0}.items():
+        (folder / name).write_text(f"#!/bin/sh\nexit {status}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture

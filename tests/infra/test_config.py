@@ -129,8 +129,12 @@ def test_without_an_image_docker_must_be_there_to_build_one(
     monkeypatch.setenv("PATH", str(tmp_path))
     without = {key: value for key, value in ENOUGH.items() if key != "image"}
 
-    with pytest.raises(ConfigError, match="joiner:image is missing"):
-        parse(without)
+    for script in (None, "#!/bin/sh\nexit 1\n"):
+        if script:
+            (tmp_path / "docker").write_text(script)
+            (tmp_path / "docker").chmod(0o755)
+        with pytest.raises(ConfigError, match=r"joiner:image is missing: .* docker with buildx"):
+            parse(without)
 
 
 def test_without_a_kubeconfig_the_aws_cli_must_be_there_to_sign_in(

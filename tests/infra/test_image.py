@@ -14,37 +14,62 @@ REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/joiner/joiner"
 PROPS = {"region": "us-west-2", "repository": REPOSITORY, "sources": "abc"}
 
 
+DIGEST = f"sha256:{'0' * 64}"
+
+DOCKER = """#!/bin/sh
+echo "$@" >> "{calls}"
+[ "$1 $2" != "$FAILING" ] || {{ echo no space; exit 1; }}
+while [ $# -gt 0 ]; do
+  [ "$1" != --metadata-file ] || echo '{{"containerimage.digest": "{digest}"}}' > "$2"
+  shift
+done
+"""
+
+
 @pytest.fixture
 def docker(account: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A docker that writes down what it is asked, and a registry to log in to."""
     calls = tmp_path / "calls"
     program = tmp_path / "docker"
-    program.write_text(
-        f'#!/bin/sh\necho "$@" >> {calls}\n[ "$1" != "$FAILING" ] || {{ echo no space; exit 1; }}\n'
-    )
+    program.write_text(DOCKER.format(calls=calls, digest=DIGEST))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     boto3.client("ecr", "us-west-2").create_repository(repositoryName="joiner/joiner")
     return calls
 
 
-def test_an_image_is_built_and_pushed_under_the_digest_of_its_sources(docker: Path) -> None:
+def test_an_image_is_built_for_both_architectures_and_named_by_its_digest(docker: Path) -> None:
     created = _PushedImageProvider().create(PROPS)
 
-    build, login, push = docker.read_text().splitlines()
+    login, _, build, stop = docker.read_text().splitlines()
     assert created.outs is not None
-    assert created.outs["reference"] == f"{REPOSITORY}:abc"
-    assert build.startswith(f"build --platform linux/amd64 --tag {REPOSITORY}:abc")
+    assert created.outs["reference"] == f"{REPOSITORY}:abc@{DIGEST}"
     assert login.startswith("login --username AWS --password-stdin 123456789012.dkr.ecr")
-    assert push == f"push {REPOSITORY}:abc"
+    assert "--platform linux/amd64,linux/arm64 --sbom=true" in build
+    assert "--label org.opencontainers.image.revision=abc" in build
+    assert f"--tag {REPOSITORY}:abc --push" in build
+    assert stop == "buildx stop joiner"
 
 
-@pytest.mark.usefixtures("docker")
-def test_a_build_that_fails_carries_dockers_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAILING", "build")
+def test_a_builder_is_made_where_there_is_none(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILING", "buildx inspect")
 
-    with pytest.raises(BuildFailedError, match="docker build failed:\nno space"):
+    _PushedImageProvider().create(PROPS)
+
+    assert "buildx create --name joiner --driver docker-container" in docker.read_text()
+
+
+def test_a_build_that_fails_carries_dockers_words_and_leaves_no_builder_running(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILING", "buildx build")
+
+    with pytest.raises(BuildFailedError, match="docker buildx failed:\nno space"):
         _PushedImageProvider().create(PROPS)
+
+    assert docker.read_text().splitlines()[-1] == "buildx stop joiner"
 
 
 def test_only_other_sources_make_another_image() -> None:
@@ -61,6 +86,10 @@ def test_the_digest_follows_names_and_content_and_nothing_else(tmp_path: Path) -
 
     (tmp_path / "room" / "a.pyc").write_text("compiled")
     assert digest([tmp_path / "room"]) == before
+
+    (tmp_path / "room" / "prices.json").write_text("{}")
+    assert digest([tmp_path / "room"]) != before
+    (tmp_path / "room" / "prices.json").unlink()
 
     (tmp_path / "room" / "a.py").write_text("two")
     changed = digest([tmp_path / "room"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -52,14 +50,7 @@ def refused(made: Made) -> list[str]:
     ]
 
 
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have docker on the path, so that the program builds the image; nobody here runs it."""
-    (tmp_path / "docker").touch(0o755)
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{tmp_path}")
-
-
-@pytest.mark.usefixtures("docker", "entries")
+@pytest.mark.usefixtures("entries")
 def test_the_longest_name_that_eks_takes_makes_nothing_that_aws_refuses() -> None:
     made = run(clusterName="Prod" + "x" * 96, image="")
 

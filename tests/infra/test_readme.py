@@ -35,7 +35,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     pulumi = PULUMI.format(python=shlex.quote(sys.executable), log=tmp_path / "told")
     python = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n'
-    for name, script in {"pulumi": pulumi, "python3": python, "docker": "#!/bin/sh\n"}.items():
+    for name, script in {"pulumi": pulumi, "python3": python}.items():
         (programs / name).write_text(script)
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")

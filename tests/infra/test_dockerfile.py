@@ -1,0 +1,122 @@
+"""What the Dockerfile promises, as far as its text tells: no container engine is needed here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from controller.options import Options
+from infra.deployment import USER
+from infra.image import CHECKOUT, PLATFORMS, SOURCES
+from tests.infra.test_program import run
+
+TEXT = re.sub(r"\s*\\\n\s*", " ", (CHECKOUT / "Dockerfile").read_text())
+INSTRUCTIONS = [
+    (word, rest)
+    for word, _, rest in (line.partition(" ") for line in TEXT.splitlines())
+    if word.isupper()
+]
+LAST_STAGE = INSTRUCTIONS[max(i for i, (word, _) in enumerate(INSTRUCTIONS) if word == "FROM") :]
+PINNED = re.compile(r"^ARG PYTHON=([\w./-]+:[\w.-]+)@(sha256:[0-9a-f]{64})$", re.M)
+
+
+def said(word: str) -> list[str]:
+    return [rest for other, rest in LAST_STAGE if other == word]
+
+
+def test_every_stage_is_of_the_one_base_and_that_is_pinned_by_digest() -> None:
+    bases = [rest for word, rest in INSTRUCTIONS if word == "FROM"]
+
+    assert len(PINNED.findall(TEXT)) == 1
+    assert {word for base in bases for word in base.split() if "PYTHON" in word} == {"$PYTHON"}
+    assert len(bases) == 2
+
+
+def test_no_step_of_a_foreign_architecture_is_emulated() -> None:
+    (first,) = (rest for word, rest in INSTRUCTIONS if word == "FROM" and " AS " in rest)
+
+    assert "--platform=$BUILDPLATFORM" in first
+    assert not said("RUN")
+    build = " ".join(rest for word, rest in INSTRUCTIONS if word == "RUN")
+    for platform in PLATFORMS:
+        assert f" {platform.removeprefix('linux/')}) machine=" in build
+
+
+@pytest.mark.usefixtures("entries")
+def test_nobody_in_it_has_privileges_and_it_runs_what_the_deployment_runs() -> None:
+    options = Options(cluster_name="joiner")
+    deployment = run().one("kubernetes:apps/v1:Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+
+    assert said("USER") == [f"{USER}:{USER}"]
+    assert said("CMD") == [str(container["command"]).replace("'", '"')]
+    assert said("EXPOSE") == [f"{options.metrics_port} {options.health_probe_port}"]
+
+
+def test_what_is_copied_into_it_counts_for_its_tag_and_is_sent_to_the_builder() -> None:
+    copied = [rest.split()[:-1] for word, rest in INSTRUCTIONS if word == "COPY"]
+    ours = {source for sources in copied if "--from=build" not in sources for source in sources}
+    ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
+
+    assert ours | {"Dockerfile"} == set(SOURCES)
+    assert ignored[0] == "*"
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == set(SOURCES)
+
+
+def test_it_says_what_it_is_and_what_it_stands_on() -> None:
+    (labels,) = said("LABEL")
+
+    for label in ("title", "description", "licenses", 'base.name="$PYTHON"'):
+        assert f"org.opencontainers.image.{label}" in labels
+
+
+def test_its_python_is_one_that_the_project_is_for() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    ((base, _),) = PINNED.findall(TEXT)
+    (version,) = re.findall(r"python:(\d+\.\d+)", base)
+
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+
+
+@pytest.fixture
+def requirements(tmp_path: Path) -> list[str]:
+    """What the Dockerfile's own line reads out of the project."""
+    (script,) = re.findall(r'python -c "(import tomllib.*?)" >', TEXT)
+    (tmp_path / "pyproject.toml").write_text((CHECKOUT / "pyproject.toml").read_text())
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_it_holds_the_controllers_dependencies_at_their_pins(requirements: list[str]) -> None:
+    assert all(fnmatch(requirement, "*==*") for requirement in requirements)
+    assert not any(requirement.startswith("pulumi") for requirement in requirements)
+    assert {"numpy", "kopf", "boto3"} <= {r.partition("==")[0] for r in requirements}
+
+
+def test_fixes_of_the_base_are_taken_in_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("Dockerfile", "Makefile"):
+        (tmp_path / name).write_text((CHECKOUT / name).read_text())
+    ((base, before),) = PINNED.findall(TEXT)
+    after = f"sha256:{'1' * 64}"
+    (tmp_path / "docker").write_text(f'#!/bin/sh\necho "$@" >&2\necho {after}\n')
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    done = subprocess.run(
+        ["make", "base"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert f"imagetools inspect {base} " in done.stderr
+    pinned = (tmp_path / "Dockerfile").read_text()
+    assert pinned == (CHECKOUT / "Dockerfile").read_text().replace(before, after)
