@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -85,7 +86,7 @@ class ClassRules:
         return bool(self.stated or self.repelling)
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterModel:
     """See the module. `candidate` marks the nodes that may go, `takes` those that moved pods may
     go to; `allowed` is nodes × classes. `pods` are those of a class on a node, by both places.
@@ -108,6 +109,16 @@ class ClusterModel:
     packing: PackingProblem
     worth_new: Vector
     pods: Mapping[tuple[int, int], tuple[Pod, ...]]
+
+    @cached_property
+    def class_of(self) -> Mapping[str, int]:
+        """The class of each pod that may move, by its key."""
+        return {pod.key: number for (_, number), pods in self.pods.items() for pod in pods}
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of each node, by its name."""
+        return {name: place for place, name in enumerate(self.names)}
 
 
 def read_model(

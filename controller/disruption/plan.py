@@ -187,10 +187,7 @@ class Plan:
 
     def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
         """Put pods, by their keys, on the nodes they are to go to; whether all find room there."""
-        class_of = {
-            pod.key: number for (_, number), pods in self.model.pods.items() for pod in pods
-        }
-        places = {name: place for place, name in enumerate(self.model.names)}
+        class_of, places = self.model.class_of, self.model.places
         wanted: Counter[tuple[int, int]] = Counter()
         for name, keys in moves.items():
             for key in keys:
