@@ -294,9 +294,12 @@ class _Search:
         """Return the groups whose pods the nodes that stay take in, one after the other.
 
         A plan is made step by step, and keeps spreads and affinities at each: what leaves later,
-        or is held back, may have been what a pod before it was level with, or near.
+        or is held back, may have been what a pod before it was level with, or near. Room is
+        there for every part of a plan.
         """
         left = list(approved)
+        if self._model is None or not any(self._model.rules):
+            return left
         while True:
             plan = self._emptied({name for group in left for name in group.names})
             if plan is None:

@@ -23,11 +23,14 @@ def eviction_cost(pod: Pod) -> float:
     `controller.kubernetes.io/pod-deletion-cost` and priority count, each over the range it may
     have.
     """
+    told, priority = pod.metadata.annotations.get(labels.POD_DELETION_COST), pod.spec.priority or 0
+    if told is None and not priority:
+        return 1.0
     try:
-        named = float(pod.metadata.annotations.get(labels.POD_DELETION_COST, "0"))
+        named = float(told or 0)
     except ValueError:
         named = 0.0
-    cost = 1.0 + named / 2**27 + (pod.spec.priority or 0) / 2**25
+    cost = 1.0 + named / 2**27 + priority / 2**25
     return min(max(cost, CHEAPEST), DEAREST)
 
 

@@ -23,12 +23,13 @@ from controller.constraints.hostports import conflict
 from controller.disruption.commands import Candidate
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
-from controller.scheduling.packing.formulation import PackingClass, ProblemBuilder
+from controller.scheduling.packing.formulation import ProblemBuilder, each_apart
 from controller.scheduling.packing.pricing import PriceModel
 from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.placement.domains import Domains
-from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.pods.preferences import required
+from controller.scheduling.pods.classes import PodClass
+from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, wants_company
+from controller.scheduling.pods.preferences import PodConstraints, required
 from controller.scheduling.problem import SchedulingProblem, scheduling_problem
 from controller.scheduling.settings import Settings
 from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, TopologyKind
@@ -147,7 +148,10 @@ class _Reader:
         homes: Mapping[str, tuple[str, Pod]],
     ) -> None:
         self._problem, self._candidates, self._homes = problem, candidates, homes
-        self._firsts: list[PendingGroup] = []
+        self._classes_read: list[PendingGroup] = []
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._known_kinds: dict[Eligibility, int] = {}
+        self._known_required: dict[int, PodConstraints] = {}
         self._known_domains: dict[tuple[str, frozenset[str]], tuple[list[str], Indices]] = {}
         self._domains = Domains(
             problem.nodes, problem.supply.launch_options, problem.groups.tallies
@@ -155,16 +159,15 @@ class _Reader:
 
     def model(self) -> ClusterModel:
         nodes, classes = self._problem.nodes, self._classes()
-        self._firsts = firsts = [alike[0] for alike in classes]
+        self._classes_read = classes
         present = np.zeros((len(nodes), len(classes)), dtype=np.int64)
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
-        for number, alike in enumerate(classes):
-            for pending in alike:
-                for key in pending.keys:
-                    name, pod = self._homes[key]
-                    place = nodes.place[name]
-                    present[place, number] += 1
-                    pods[place, number].append(pod)
+        for number, pending in enumerate(classes):
+            for key in pending.keys:
+                name, pod = self._homes[key]
+                pods[nodes.place[name], number].append(pod)
+        for place, alike in pods.items():
+            present[place] = len(alike)
         candidate = np.zeros(len(nodes), dtype=np.bool_)
         price = np.zeros(len(nodes))
         for here in self._candidates:
@@ -172,7 +175,7 @@ class _Reader:
                 candidate[nodes.place[here.name]] = True
                 price[nodes.place[here.name]] = here.price
         packing, worth_new = self._market(classes)
-        taken, spare = self._countable(firsts)
+        taken, spare = self._countable(classes)
         return ClusterModel(
             names=tuple(node.name for node in nodes.all),
             candidate=candidate,
@@ -180,59 +183,67 @@ class _Reader:
             price=price,
             room=np.concatenate([nodes.room, spare], axis=1),
             present=present,
-            sizes=np.concatenate([np.stack([pending.size for pending in firsts]), taken], axis=1),
-            allowed=np.stack([pending.eligibility.nodes for pending in firsts], axis=1),
-            intricate=np.array([_is_intricate(pending) for pending in firsts], dtype=np.bool_),
-            rules=self._class_rules(firsts),
+            sizes=np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1),
+            allowed=np.stack([pending.eligibility.nodes for pending in classes], axis=1),
+            intricate=np.array(
+                [_is_intricate(pending.pod_class, pending.eligibility) for pending in classes],
+                dtype=np.bool_,
+            ),
+            rules=self._class_rules(classes),
             packing=packing,
             worth_new=worth_new,
             pods={place: tuple(alike) for place, alike in pods.items()},
         )
 
-    def _classes(self) -> list[list[PendingGroup]]:
+    def _classes(self) -> list[PendingGroup]:
         """Bring together the pods that nothing tells apart here."""
-        alike: defaultdict[tuple[object, ...], list[PendingGroup]] = defaultdict(list)
-        reader = self._problem.reader
+        alike: dict[tuple[object, ...], PendingGroup] = {}
+        reader, place, node_of = self._problem.reader, self._problem.nodes.place, self._homes
         for pod_class, constraints in self._problem.pods.classes:
-            pending = reader.pending(pod_class, constraints, pod_class.keys)
-            there = [self._problem.nodes.place[self._homes[key][0]] for key in pending.keys]
-            if not pending.eligibility.nodes[there].all():
-                # It lives without what it prefers, so that it can do so elsewhere.
-                pending = reader.pending(pod_class, required(constraints), pod_class.keys)
-            where = pending.eligibility
-            intricate = pod_class.index if _is_intricate(pending) else None
-            alike[
-                pending.size.tobytes(),
-                where.nodes.tobytes(),
-                pending.eligible.tobytes(),
-                where.owned,
-                where.counted,
-                pending.pod_class.ports,
-                pending.pod_class.volumes.named,
-                pending.pod_class.volumes.born,
-                intricate,
-            ].append(pending)
+            eligibility = reader.eligibility(pod_class, constraints)
+            if not all(eligibility.nodes[place[node_of[key][0]]] for key in pod_class.keys):
+                # They live without what they prefer, so that they can do so elsewhere.
+                eligibility = reader.eligibility(pod_class, self._required(constraints))
+            intricate = _is_intricate(pod_class, eligibility)
+            key = (
+                self._kind(eligibility),
+                self._problem.axis.vector(pod_class.requests).tobytes(),
+                pod_class.ports,
+                pod_class.volumes.named,
+                pod_class.volumes.born,
+                pod_class.index if intricate else None,
+            )
+            if key in alike:
+                alike[key].keys += pod_class.keys
+            else:
+                alike[key] = reader.pending(pod_class, eligibility.constraints, pod_class.keys)
         return list(alike.values())
 
-    def _market(self, classes: Sequence[Sequence[PendingGroup]]) -> tuple[PackingProblem, Vector]:
+    def _kind(self, eligibility: Eligibility) -> int:
+        """Return the number that all have who may go to the same places under the same rules."""
+        if eligibility not in self._known_kinds:
+            where = eligibility.nodes.tobytes(), eligibility.eligible.tobytes()
+            key = (*where, eligibility.owned, eligibility.counted)
+            self._known_kinds[eligibility] = self._kinds.setdefault(key, len(self._kinds))
+        return self._known_kinds[eligibility]
+
+    def _required(self, constraints: PodConstraints) -> PodConstraints:
+        """Return them without preferences, equal ones once."""
+        if id(constraints) not in self._known_required:
+            self._known_required[id(constraints)] = required(constraints)
+        return self._known_required[id(constraints)]
+
+    def _market(self, classes: Sequence[PendingGroup]) -> tuple[PackingProblem, Vector]:
         """Return what can be bought for these classes, and what a pod of each costs at least."""
         supply = self._problem.supply
         groups = [
-            PodGroup(pending, (), list(pending.keys), pending.eligible)
-            for alike in classes
-            for pending in alike
-        ]
-        ends = np.cumsum([len(alike) for alike in classes]).tolist()
-        places = [
-            list(range(end - len(alike), end)) for alike, end in zip(classes, ends, strict=True)
+            PodGroup(pending, (), list(pending.keys), pending.eligible) for pending in classes
         ]
         builder = ProblemBuilder(
             supply.variants, self._problem.groups.all, room=supply.room, limits=supply.limits
         )
         plenty = np.full_like(supply.limits.left, ABUNDANT) * supply.limits.units
-        packing, _ = builder.problem(
-            [PackingClass.of(groups, alike) for alike in places], supply.limits.left + plenty
-        )
+        packing, _ = builder.problem(each_apart(groups), supply.limits.left + plenty)
         bought = packing.allowed.any(axis=1)
         demand = np.where(bought, packing.demand, 0)
         if not demand.any():
@@ -240,18 +251,18 @@ class _Reader:
         dual_prices = PriceModel(packing).dual_prices(demand, balance=0.0)
         return packing, np.where(bought, dual_prices.values, np.inf)
 
-    def _countable(self, firsts: Sequence[PendingGroup]) -> tuple[Matrix, Matrix]:
+    def _countable(self, classes: Sequence[PendingGroup]) -> tuple[Matrix, Matrix]:
         """Return host ports and attached volumes as resources: what a pod takes (classes), and
         what nodes have.
         """
         nodes, attachments = self._problem.nodes, self._problem.attachments
         taken: list[list[int]] = []
         spare: list[Vector] = []
-        for port in sorted({port for pending in firsts for port in pending.pod_class.ports}):
-            taken.append([int(conflict((port,), pending.pod_class.ports)) for pending in firsts])
+        for port in sorted({port for pending in classes for port in pending.pod_class.ports}):
+            taken.append([int(conflict((port,), pending.pod_class.ports)) for pending in classes])
             spare.append(nodes.free_of((port,)).astype(np.float64))
         for driver in attachments.drivers:
-            volumes = [pending.pod_class.volumes for pending in firsts]
+            volumes = [pending.pod_class.volumes for pending in classes]
             named = [
                 sum(of == driver for of, _ in volumes_of_pod.named) for volumes_of_pod in volumes
             ]
@@ -263,14 +274,14 @@ class _Reader:
                 taken.append([sum(both) for both in zip(named, born, strict=True)])
                 spare.append(attachments.spare(driver, ABUNDANT))
         return (
-            np.array(taken, dtype=np.float64).reshape(-1, len(firsts)).T,
+            np.array(taken, dtype=np.float64).reshape(-1, len(classes)).T,
             np.array(spare, dtype=np.float64).reshape(-1, len(nodes)).T,
         )
 
-    def _class_rules(self, firsts: Sequence[PendingGroup]) -> tuple[ClassRules, ...]:
+    def _class_rules(self, classes: Sequence[PendingGroup]) -> tuple[ClassRules, ...]:
         members: defaultdict[int, list[int]] = defaultdict(list)
         stating: defaultdict[int, list[int]] = defaultdict(list)
-        for number, pending in enumerate(firsts):
+        for number, pending in enumerate(classes):
             for group in pending.eligibility.counted:
                 members[group.index].append(number)
             for group in pending.eligibility.owned:
@@ -291,7 +302,7 @@ class _Reader:
                     if group.kind is TopologyKind.ANTI_AFFINITY and group.hard
                 ),
             )
-            for pending in firsts
+            for pending in classes
         )
 
     def _rule(self, group: TopologyGroup, members: list[int], stating: list[int]) -> Rule:
@@ -330,10 +341,10 @@ class _Reader:
         """Return the domains whose counts a spread compares."""
         if not stating:
             return set(group.universe)
-        owned = self._domains.rules(self._firsts[stating[0]]).owned
+        owned = self._domains.rules(self._classes_read[stating[0]]).owned
         return next((set(every) for tally, _, every in owned if tally.group is group), set())
 
 
-def _is_intricate(pending: PendingGroup) -> bool:
+def _is_intricate(pod_class: PodClass, eligibility: Eligibility) -> bool:
     """Whether more decides where such pods go than what the arrays have."""
-    return pending.pod_class.device_requests is not None or pending.wants_company
+    return pod_class.device_requests is not None or wants_company(eligibility.owned)

@@ -183,7 +183,15 @@ class Plan:
 
     def place(self, number: int, count: int, node: int) -> int:
         """Put pods of a class on a node; return how many it cannot take."""
-        return self._place(number, count, np.arange(len(self.model.names)) == node)
+        model, alone = self.model, np.array([node])
+        if model.rules[number] or model.intricate[number]:
+            return self._place_among(number, count, alone)
+        if not (model.takes[node] and model.allowed[node, number]):
+            return count
+        taken = min(count, int(self._fitting(number, alone)[0]))
+        if taken:
+            self._put(node, number, taken)
+        return count - taken
 
     def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
         """Put pods, by their keys, on the nodes they are to go to; whether all find room there."""
@@ -261,10 +269,14 @@ class Plan:
 
     def _place(self, number: int, count: int, into: Mask) -> int:
         """Put pods of a class where room is cheapest; return how many find none."""
+        return self._place_among(number, count, np.flatnonzero(into))
+
+    def _place_among(self, number: int, count: int, nodes: Indices) -> int:
+        """Put pods of a class on the cheapest of these nodes; return how many find no room."""
         model, size = self.model, self.model.sizes[number]
         if model.intricate[number]:
             return count
-        nodes = np.flatnonzero(into & model.takes & model.allowed[:, number])
+        nodes = nodes[model.takes[nodes] & model.allowed[nodes, number]]
         while count:
             many = self._fitting(number, nodes)
             nodes, many = nodes[many > 0], many[many > 0]

@@ -86,8 +86,10 @@ class _Program:
         for number in range(roomy.shape[1]):
             free = self._free[self._group == number]
             free = np.unique(free, axis=0)
-            for place, size in enumerate(self._sizes):
-                roomy[place, number] = bool((free >= size - 1e-12).all(axis=1).any())
+            roomiest = free[free.sum(axis=1).argmax()]
+            roomy[:, number] = (roomiest >= self._sizes - 1e-12).all(axis=1)
+            for place in np.flatnonzero(~roomy[:, number]).tolist():
+                roomy[place, number] = (free >= self._sizes[place] - 1e-12).all(axis=1).any()
         return roomy
 
     def _limits(self) -> tuple[Indices, Matrix]:

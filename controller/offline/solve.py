@@ -7,6 +7,7 @@ writes nothing. Formats are in docs/formats.md.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -67,6 +68,8 @@ def read(path: Path) -> worlds.World:
         _check_devices(world)
     except WorldError as error:
         raise QuestionError(f"{path}: {error}") from error
+    # It stays to the end: no collection need look through it.
+    gc.freeze()
     return world
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from controller.apis.pods import Pod
 from controller.constraints import resources
@@ -180,8 +180,8 @@ def _read_pods(
         if flaw:
             refused |= dict.fromkeys(pod_class.keys, (flaw,))
         else:
-            constraints, held = known[key]
-            read_classes.append((replace(pod_class, volumes=held), constraints))
+            constraints, pod_class.volumes = known[key]
+            read_classes.append((pod_class, constraints))
     return WaitingPods(tuple(read_classes), refused)
 
 

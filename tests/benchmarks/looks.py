@@ -12,6 +12,7 @@ and three for single ones, hold in the row that says so; the other waits as long
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -54,6 +55,7 @@ class Look:
 def ours(world: World) -> Look:
     """Look at a cluster with our methods."""
     course = begun(problem_of(load(world), now=NOW, calm=False))
+    gc.freeze()  # as the solver's process and the command do once a world is read
     spent = time.process_time()
     look(course, OUR_SECONDS)
     return Look(

@@ -50,11 +50,7 @@ class EligibilityReader:
         self, pod_class: PodClass, constraints: PodConstraints, keys: Sequence[str]
     ) -> PendingGroup:
         """Make pods of a class ready for placement, in the pools of the greatest weight."""
-        eligibility = self._eligibilities.get(id(constraints))
-        if eligibility is None:
-            eligibility = self._eligibilities[id(constraints)] = self._eligibility(
-                pod_class, constraints
-            )
+        eligibility = self.eligibility(pod_class, constraints)
         pending = PendingGroup(
             pod_class=pod_class,
             eligibility=eligibility,
@@ -67,6 +63,15 @@ class EligibilityReader:
         pending.tiers = self._weights(pending)
         self.next_tier(pending)
         return pending
+
+    def eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
+        """Return where pods of a class may go under these constraints."""
+        eligibility = self._eligibilities.get(id(constraints))
+        if eligibility is None:
+            eligibility = self._eligibilities[id(constraints)] = self._eligibility(
+                pod_class, constraints
+            )
+        return eligibility
 
     def next_tier(self, pending: PendingGroup) -> bool:
         """Turn to the pools of the next lower weight; False when there are none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,7 +82,7 @@ class PendingGroup:
     @property
     def wants_company(self) -> bool:
         """Whether the pods must share a node with certain others."""
-        return any(group.per_node and group.kind is TopologyKind.AFFINITY for group in self.owned)
+        return wants_company(self.owned)
 
     @property
     def is_room(self) -> bool:
@@ -152,6 +153,11 @@ class PodGroup:
             if keys:
                 taken.append((pod_group, keys))
         return taken
+
+
+def wants_company(owned: Iterable[TopologyGroup]) -> bool:
+    """Whether pods that state these groups must share a node with certain others."""
+    return any(group.per_node and group.kind is TopologyKind.AFFINITY for group in owned)
 
 
 def topology_groups_of(
