@@ -231,7 +231,8 @@ class Options:
         PositiveDuration,
         doc("""
             How long the batch stays open after the last pod. Long enough for a Deployment's pods
-            to arrive together, short enough that one pod hardly notices.
+            to arrive together, short enough that one pod hardly notices. Once ReplicaSets and
+            StatefulSets have all the pods they ask for, a fifth of it is enough.
         """),
     ] = timedelta(seconds=1)
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections.abc import Callable, Mapping
+
+import pytest
 
 
 class _Impatient(selectors.DefaultSelector):
@@ -37,3 +40,12 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the seconds that have passed."""
         return self._impatient.skipped
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Give tests that are marked so a clock that nobody waits for; for a conftest to import."""
+    if item.get_closest_marker("virtual_clock"):
+        return {"virtual": VirtualClockLoop}
+    return {"real": asyncio.new_event_loop}

@@ -83,8 +83,16 @@ class ReplicaSet(Scalable):
     """A ReplicaSet."""
 
 
+class StatefulSetSpec(ScalableSpec):
+    """What a StatefulSet asks for, and whether it makes its pods one after the other."""
+
+    pod_management_policy: str = "OrderedReady"
+
+
 class StatefulSet(Scalable):
     """A StatefulSet."""
+
+    spec: StatefulSetSpec = StatefulSetSpec()
 
 
 class PodDisruptionBudgetSpec(Wire):

@@ -14,7 +14,8 @@ a node that came from one of theirs is unmanaged. Its room counts; nobody touche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
@@ -267,6 +268,16 @@ class Cluster:
     def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
         """Whether a change that has been taken in makes a pod wait for a node."""
         return self._waiting.is_news(before, after)
+
+    def replicas(self, owners: Container[str]) -> Counter[str]:
+        """Return how many pods each of these workloads has, by the workload's uid."""
+        pods: Iterable[Pod] = self._objects[kinds.POD].values()
+        return Counter(
+            owner.uid
+            for pod in pods
+            for owner in pod.metadata.owner_references
+            if owner.uid in owners and not pod.metadata.is_deleting and not is_terminal(pod)
+        )
 
     def buffer_pods(self) -> tuple[Pod, ...]:
         """Return the pods that stand for the room of buffers, by buffer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,9 @@ from controller.apis.workloads import (
     PodTemplate,
     ReplicaSet,
     Scalable,
+    ScalableSpec,
     StatefulSet,
+    StatefulSetSpec,
 )
 from controller.options import FeatureGates
 from controller.reconcilers.disruption.disruptor import Disruptor
@@ -202,7 +205,7 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeCo
 
 BUFFERED = ObjectMeta(name="web", namespace="team", generation=1)
 BLUEPRINT = PodTemplateSpec(spec=make_waiting_pod("blueprint").spec)
-SCALED = DeploymentSpec(replicas=4, template=BLUEPRINT)
+SCALED: dict[str, Any] = {"replicas": 4, "template": BLUEPRINT}
 
 
 @pytest.mark.parametrize("world", [FeatureGates(capacity_buffer=True)], indirect=True)
@@ -217,12 +220,17 @@ SCALED = DeploymentSpec(replicas=4, template=BLUEPRINT)
         *(
             pytest.param(
                 CapacityBufferSpec(
-                    scalable_ref=ScalableReference(kind=kind.__name__, name="web"), percentage=25
+                    scalable_ref=ScalableReference(kind=type(scaled).__name__, name="web"),
+                    percentage=25,
                 ),
-                kind(metadata=BUFFERED, spec=SCALED),
-                id=kind.__name__,
+                scaled,
+                id=type(scaled).__name__,
             )
-            for kind in (Deployment, ReplicaSet, StatefulSet)
+            for scaled in (
+                Deployment(metadata=BUFFERED, spec=DeploymentSpec(**SCALED)),
+                ReplicaSet(metadata=BUFFERED, spec=ScalableSpec(**SCALED)),
+                StatefulSet(metadata=BUFFERED, spec=StatefulSetSpec(**SCALED)),
+            )
         ),
     ],
 )

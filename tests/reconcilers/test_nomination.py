@@ -13,7 +13,6 @@ from controller.apis.pods import TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
-from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
 from tests.reconcilers.world import make_running_pod, make_waiting_pod
 
@@ -217,25 +216,3 @@ async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
     await scenario.round()
 
     assert all("default/important" not in asked for asked in scenario.asked)
-
-
-async def test_the_end_of_patience_raises_nothing_once_a_window_is_open() -> None:
-    batch_window = BatchWindow(timedelta(milliseconds=20), timedelta(seconds=1))
-    batch_window.nudge("pod")
-    await batch_window.wait(timedelta(milliseconds=1))
-
-
-async def test_a_window_stays_open_while_more_is_to_come() -> None:
-    batch_window = BatchWindow(timedelta(milliseconds=1), timedelta(minutes=1))
-    answers = [True, True, False]
-    batch_window.nudge("pod")
-
-    await batch_window.wait(timedelta(seconds=10), lambda: answers.pop(0))
-
-    assert answers == []
-
-
-async def test_patience_ends_when_no_window_opens() -> None:
-    batch_window = BatchWindow(timedelta(milliseconds=20), timedelta(seconds=1))
-    with pytest.raises(TimeoutError):
-        await batch_window.wait(timedelta(milliseconds=1))

@@ -19,6 +19,7 @@ from controller.apis.workloads import (
     Service,
     ServiceSpec,
     StatefulSet,
+    StatefulSetSpec,
 )
 from controller.apiserver.port import Change
 from controller.manager.watches import followed
@@ -97,7 +98,7 @@ def test_the_workload_that_owns_a_pod_adds_its_own_selector() -> None:
             replica_set("web-1", canary, hash="1"),
             StatefulSet(
                 metadata=ObjectMeta(name="db", namespace="default"),
-                spec=ScalableSpec(selector=stateful),
+                spec=StatefulSetSpec(selector=stateful),
             ),
         ],
     )

@@ -10,7 +10,7 @@ from controller.apis.kinds import NODE_POOL
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.supply import ready_pools, supply
-from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.batchwindow import BatchWindow, Outlook
 from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve
 from controller.scheduling.buffers import apart
 from controller.state.cluster import Cluster
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class ProvisioningObserver:
+class ProvisioningObserver(Outlook):
     """Places batches as a provisioner would; the log and the metrics tell what that would cost.
 
     Nodes that somebody else makes meanwhile are there when it next looks, and take pods.
@@ -36,15 +36,17 @@ class ProvisioningObserver:
     async def run_once(self) -> timedelta:
         """Wait for a batch and place it; returns when to begin again."""
         try:
-            await self.batch_window.wait(
-                AGAIN, lambda: self.cluster.has_undecided_pods(self.clock())
-            )
+            await self.batch_window.wait(AGAIN, self)
         except TimeoutError:
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
         if not self.cluster.synced:
             return UNSYNCED
         await self._round()
         return timedelta(0)
+
+    def more_to_come(self) -> bool:
+        """Whether kube-scheduler is about to find no node for more pods."""
+        return self.cluster.has_undecided_pods(self.clock())
 
     async def _round(self) -> None:
         now = self.clock()

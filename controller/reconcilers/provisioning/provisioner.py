@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -23,9 +24,11 @@ from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.newnodes.trials import Trials
 from controller.reconcilers.newnodes.writer import ClaimWriter
+from controller.reconcilers.provisioning.arrivals import Arrivals
 from controller.reconcilers.provisioning.assignment import assigned
-from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.batchwindow import BatchWindow, Outlook
 from controller.reconcilers.provisioning.buffers import report_fills
+from controller.reconcilers.provisioning.headstart import HeadStart, Question
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
@@ -65,7 +68,7 @@ class Inherited:
 
 
 @dataclass(slots=True, kw_only=True)
-class Provisioner:
+class Provisioner(Outlook):
     """Places pods that wait, and writes a NodeClaim for every node they need."""
 
     api: ApiServer
@@ -81,22 +84,51 @@ class Provisioner:
     plan: PlacementPlan = field(default_factory=PlacementPlan)
     _inherited: Inherited | None = None
     _read: tuple[object, ...] = ()
+    _head_start: HeadStart = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._head_start = HeadStart(self._solve)
 
     async def run_once(self) -> timedelta:
         """Wait for a batch, place it, write what it needs; returns when to begin again."""
         try:
+            await self._wait()
+            if self._has_to_wait():
+                self.batch_window.nudge("unsynced")
+                return UNSYNCED
+            await self._round()
+        except asyncio.CancelledError:
+            self._head_start.stop()
+            raise
+        return timedelta(0)
+
+    async def _wait(self) -> None:
+        try:
             patience = SOON if self.plan.is_being_met else AGAIN
-            await self.batch_window.wait(
-                patience, lambda: self.cluster.has_undecided_pods(self.clock())
-            )
+            await self.batch_window.wait(patience, self)
         except TimeoutError:
             # Nothing new; those that still wait get another look.
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
-        if not self.cluster.synced or self._awaits_launch():
-            self.batch_window.nudge("unsynced")
-            return UNSYNCED
-        await self._round()
-        return timedelta(0)
+
+    # What the batch window asks.
+
+    def more_to_come(self) -> bool:
+        """Whether kube-scheduler is about to find no node for more pods."""
+        return self.cluster.has_undecided_pods(self.clock())
+
+    async def all_have_come(self, seen: AbstractSet[str]) -> bool:
+        """Whether the owners of the pods that came have as many as they ask for."""
+        return await Arrivals(self.api, self.cluster).are_complete(seen)
+
+    def prepare(self) -> None:
+        """Begin to place the pods that are there: often no other follows."""
+        if not self._has_to_wait():
+            self._head_start.begin(self._question)
+
+    # Rounds.
+
+    def _has_to_wait(self) -> bool:
+        return not self.cluster.synced or self._awaits_launch()
 
     def _awaits_launch(self) -> bool:
         """Whether there is a claim whose size must be known first, and is not.
@@ -127,7 +159,8 @@ class Provisioner:
             for claim in unlaunched
         )
 
-    async def _round(self) -> None:
+    async def _question(self) -> Question | None:
+        """Return what there is to ask; None when nobody waits."""
         waiting = [*self.cluster.pending_pods(), *self.cluster.reschedulable_pods(self.clock())]
         pods, placed = self.plan.split(
             waiting,
@@ -137,21 +170,34 @@ class Provisioner:
         )
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
+            return None
+        pools = self.trials.admitted(ready_pools(self.cluster.list(NODE_POOL)))
+        supplied = await supply(self.cloud, self.cluster, pools)
+        sold = [p for p in pools if p.metadata.name in supplied.types]
+        snapshot = self.cluster.snapshot(supplied.types, sold, now=self.clock())
+        return Question(
+            pods=pods,
+            virtual=virtual,
+            placed=placed,
+            pools=pools,
+            supplied=supplied,
+            snapshot=with_placed(snapshot, placed),
+            revision=self.cluster.revision,
+        )
+
+    async def _solve(self, question: Question) -> Results:
+        with self.metrics.scheduling():
+            return await self.solve([*question.pods, *question.virtual], question.snapshot)
+
+    async def _round(self) -> None:
+        question = await self._question()
+        if question is None:
             await self._report_fills({}, ())
             await self._read_ahead()
             return
-        pools = self.trials.admitted(ready_pools(self.cluster.list(NODE_POOL)))
-        supplied = await supply(self.cloud, self.cluster, pools)
-        for pool in pools:
-            if problem := supplied.problems.get(pool.metadata.name):
-                await self.recorder.publish(
-                    NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
-                )
-        sold = [p for p in pools if p.metadata.name in supplied.types]
-        snapshot = self.cluster.snapshot(supplied.types, sold, now=self.clock())
-        snapshot = with_placed(snapshot, placed)
-        with self.metrics.scheduling():
-            answer = await self.solve([*pods, *virtual], snapshot)
+        pods, virtual = question.pods, question.virtual
+        await self._report_problems(question)
+        answer = await self._head_start.answer(question)
         results, fills = apart(answer, virtual)
         self.metrics.solved(results)
         log.log(
@@ -169,8 +215,16 @@ class Provisioner:
         results = dataclasses.replace(
             results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.queued(pods)))
         )
-        made = await self._act(results, {p.key: p for p in pods}, snapshot.instance_types)
+        types = question.snapshot.instance_types
+        made = await self._act(results, {p.key: p for p in pods}, types)
         await self._report_fills(fills, hosts(answer, made, virtual))
+
+    async def _report_problems(self, question: Question) -> None:
+        for pool in question.pools:
+            if problem := question.supplied.problems.get(pool.metadata.name):
+                await self.recorder.publish(
+                    NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
+                )
 
     async def _read_ahead(self) -> None:
         """Have the engine read what can be bought while nobody waits: that is half of its work."""

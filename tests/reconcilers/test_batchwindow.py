@@ -1,0 +1,341 @@
+"""Pods that come together are placed together, and nobody waits for what has come already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta, OwnerReference
+from controller.apis.pods import Pod
+from controller.apis.workloads import ReplicaSet, ScalableSpec, StatefulSet, StatefulSetSpec
+from controller.apiserver.errors import UnavailableError
+from controller.reconcilers.provisioning.arrivals import Arrivals
+from controller.reconcilers.provisioning.batchwindow import BatchWindow, Outlook
+from controller.reconcilers.provisioning.provisioner import Provisioner
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.state.snapshot import Snapshot
+from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
+
+pytestmark = pytest.mark.virtual_clock
+
+SECOND = timedelta(seconds=1)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def make_window(idle: timedelta = SECOND, longest: timedelta = 10 * SECOND) -> BatchWindow:
+    window = BatchWindow(idle, longest)
+    window.nudge("first")
+    return window
+
+
+class Foreseen(Outlook):
+    """Knows what it is told; keeps when it was asked to prepare."""
+
+    def __init__(self, *, more: Sequence[bool] = (), complete: bool = False) -> None:
+        self.more = [*more]
+        self.complete = complete
+        self.prepared: list[float] = []
+
+    def more_to_come(self) -> bool:
+        return self.more.pop(0) if self.more else False
+
+    async def all_have_come(self, seen: AbstractSet[str]) -> bool:
+        return self.complete
+
+    def prepare(self) -> None:
+        self.prepared.append(now())
+
+
+async def test_a_window_closes_when_no_pod_has_come_for_the_idle_time() -> None:
+    window = make_window()
+    asyncio.get_running_loop().call_later(0.9, window.nudge, "second")
+
+    await window.wait(SECOND)
+
+    assert now() == pytest.approx(1.9)
+
+
+async def test_a_window_closes_at_last_while_pods_keep_coming() -> None:
+    window = make_window()
+    for number in range(100):
+        asyncio.get_running_loop().call_later(0.5 * number, window.nudge, f"pod-{number}")
+
+    await window.wait(SECOND)
+
+    assert now() == pytest.approx(10)
+
+
+async def test_a_window_closes_early_when_all_have_come() -> None:
+    await make_window().wait(SECOND, Foreseen(complete=True))
+
+    assert now() == pytest.approx(0.2)
+
+
+async def test_a_pause_is_used_once_and_again_after_another_pod() -> None:
+    outlook, window = Foreseen(), make_window()
+    asyncio.get_running_loop().call_later(0.7, window.nudge, "second")
+
+    await window.wait(SECOND, outlook)
+
+    assert outlook.prepared == [pytest.approx(0.2), pytest.approx(0.9)]
+    assert now() == pytest.approx(1.7)
+
+
+async def test_who_cannot_tell_in_time_does_not_hold_the_window_open() -> None:
+    class Slow(Outlook):
+        async def all_have_come(self, seen: AbstractSet[str]) -> bool:
+            await asyncio.sleep(30)
+            return True
+
+    await make_window().wait(SECOND, Slow())
+
+    assert now() == pytest.approx(1)
+
+
+async def test_the_end_of_patience_raises_nothing_once_a_window_is_open() -> None:
+    await make_window().wait(timedelta(milliseconds=1))
+
+
+async def test_a_window_stays_open_while_more_is_to_come() -> None:
+    outlook = Foreseen(more=[True] * 8)
+
+    await make_window().wait(SECOND, outlook)
+
+    assert outlook.more == []
+    assert 1 < now() < 3
+
+
+async def test_patience_ends_when_no_window_opens() -> None:
+    with pytest.raises(TimeoutError):
+        await BatchWindow(SECOND, SECOND).wait(timedelta(milliseconds=1))
+
+
+# Whether all have come.
+
+
+def owned(pod: Pod, kind: Kind[Any], name: str = "web") -> Pod:
+    reference = OwnerReference(
+        api_version=kind.api_version, kind=kind.name, name=name, uid=f"uid-{name}", controller=True
+    )
+    metadata = msgspec.structs.replace(
+        pod.metadata, uid=f"uid-{pod.metadata.name}", owner_references=[reference]
+    )
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def make_replica_set(replicas: int, name: str = "web") -> ReplicaSet:
+    return ReplicaSet(
+        metadata=ObjectMeta(name=name, namespace="default", uid=f"uid-{name}"),
+        spec=ScalableSpec(replicas=replicas),
+    )
+
+
+def make_stateful_set(replicas: int, policy: str) -> StatefulSet:
+    return StatefulSet(
+        metadata=ObjectMeta(name="web", namespace="default", uid="uid-web"),
+        spec=StatefulSetSpec(replicas=replicas, pod_management_policy=policy),
+    )
+
+
+def waiting(*names: str, kind: Kind[Any] = kinds.REPLICA_SET, owner: str = "web") -> list[Pod]:
+    return [owned(make_waiting_pod(name), kind, owner) for name in names]
+
+
+async def complete(world: World, *pods: Pod) -> bool:
+    seen = {pod.metadata.uid for pod in pods}
+    return await Arrivals(world.api, world.cluster).are_complete(seen)
+
+
+async def test_all_have_come_when_an_owner_has_the_replicas_it_asks_for() -> None:
+    world, pods = World(), waiting("a", "b")
+    running = owned(make_running_pod("c", "node"), kinds.REPLICA_SET)
+    world.seed(make_replica_set(3), *pods)
+    assert not await complete(world, *pods)
+
+    world.seed(running)
+    assert await complete(world, *pods)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_pod_that_has_ended_is_no_replica(phase: str) -> None:
+    world, pods = World(), waiting("a")
+    over = owned(make_running_pod("b", "node"), kinds.REPLICA_SET)
+    status = msgspec.structs.replace(over.status, phase=phase)
+    world.seed(make_replica_set(2), *pods, msgspec.structs.replace(over, status=status))
+    assert not await complete(world, *pods)
+
+
+async def test_every_owner_counts_and_not_only_the_first() -> None:
+    world = World()
+    pods = [*waiting("a"), *waiting("b", owner="db")]
+    world.seed(make_replica_set(1), make_replica_set(2, "db"), *pods)
+    assert not await complete(world, *pods)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("OrderedReady", True), ("Parallel", False)])
+async def test_a_stateful_set_makes_one_pod_at_a_time_unless_it_says_otherwise(
+    policy: str, expected: bool
+) -> None:
+    world, pods = World(), waiting("web-0", kind=kinds.STATEFUL_SET)
+    world.seed(make_stateful_set(3, policy), *pods)
+    assert await complete(world, *pods) is expected
+
+
+async def test_of_pods_without_an_owner_that_counts_nobody_can_tell() -> None:
+    world = World()
+    bare = make_waiting_pod("bare")
+    bare = msgspec.structs.replace(
+        bare, metadata=msgspec.structs.replace(bare.metadata, uid="uid-bare")
+    )
+    job = Kind("batch/v1", "Job", "jobs", True, ReplicaSet)
+    others = waiting("of-a-job", kind=job)
+    world.seed(make_replica_set(1), bare, *others)
+    assert not await complete(world, bare)
+    assert not await complete(world, *others)
+
+
+async def test_of_what_is_no_pod_nobody_can_tell() -> None:
+    world, pods = World(), waiting("a")
+    world.seed(make_replica_set(1), *pods)
+    seen = {pods[0].metadata.uid, "uid-of-a-pool"}
+    assert not await Arrivals(world.api, world.cluster).are_complete(seen)
+
+
+async def test_an_api_server_that_does_not_answer_closes_no_window() -> None:
+    world, pods = World(), waiting("a")
+    world.seed(make_replica_set(1), *pods)
+    assert await complete(world, *pods)
+
+    world.api.refuse("get", UnavailableError("busy"))
+    assert not await complete(world, *pods)
+
+
+# What a provisioner makes of it.
+
+
+class Batches:
+    """A provisioner with a window as long as in life; keeps when it was asked, and what."""
+
+    def __init__(self, answered_after: float = 0.1) -> None:
+        self.world = World()
+        self.asked: list[tuple[float, int]] = []
+        self.answered_after = answered_after
+        self.window = BatchWindow(SECOND, 10 * SECOND)
+        world = self.world
+        self.provisioner = Provisioner(
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            solve=self._solve,
+            batch_window=self.window,
+            nomination=timedelta(seconds=20),
+            trials=world.trials,
+        )
+        world.seed(make_class(), make_pool())
+
+    async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        if pods:
+            self.asked.append((round(now(), 3), len(pods)))
+        await asyncio.sleep(self.answered_after)
+        return schedule(pods, snapshot=snapshot)
+
+    def come(self, *pods: Pod) -> None:
+        self.world.seed(*pods)
+        for pod in pods:
+            self.window.nudge(pod.metadata.uid or pod.metadata.name)
+
+
+async def test_a_batch_is_placed_while_its_window_is_open() -> None:
+    batches = Batches(answered_after=0.5)
+    batches.come(make_waiting_pod("bare"))
+
+    await batches.provisioner.run_once()
+
+    assert batches.asked == [(0.2, 1)]
+    assert now() == pytest.approx(1.0)
+    assert len(batches.world.claims()) == 1
+
+
+async def test_an_early_answer_that_is_overtaken_counts_for_nothing() -> None:
+    batches = Batches()
+    batches.come(make_waiting_pod("first"))
+    asyncio.get_running_loop().call_later(0.5, batches.come, make_waiting_pod("second"))
+
+    await batches.provisioner.run_once()
+
+    assert batches.asked == [(0.2, 1), (0.7, 2)]
+    assert now() == pytest.approx(1.5)
+    assert batches.world.claims()
+
+
+async def test_a_change_of_the_cluster_has_the_question_asked_again() -> None:
+    batches = Batches()
+    batches.come(make_waiting_pod("bare"))
+    limited = make_pool(limits={"cpu": "0"})
+    asyncio.get_running_loop().call_later(0.6, batches.world.seed, limited)
+
+    await batches.provisioner.run_once()
+
+    assert batches.asked == [(0.2, 1), (1.0, 1)]
+    assert batches.world.claims() == []
+
+
+async def test_pods_whose_owner_has_them_all_are_placed_at_once() -> None:
+    batches = Batches()
+    pods = waiting("a", "b", "c")
+    batches.world.seed(make_replica_set(3))
+    batches.come(*pods)
+
+    await batches.provisioner.run_once()
+
+    assert batches.asked == [(0.2, 3)]
+    assert now() == pytest.approx(0.3)
+
+
+async def test_a_failed_early_answer_is_asked_for_again() -> None:
+    batches = Batches()
+
+    solve = batches.provisioner.solve
+
+    async def fails_once(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        results = await solve(pods, snapshot)
+        if len(batches.asked) == 1:
+            raise RuntimeError("the solver's process died")
+        return results
+
+    batches.provisioner.solve = fails_once
+    batches.come(make_waiting_pod("bare"))
+
+    await batches.provisioner.run_once()
+
+    assert [at for at, _ in batches.asked] == [0.2, 1.0]
+    assert len(batches.world.claims()) == 1
+
+
+async def test_a_provisioner_that_is_stopped_leaves_nothing_running() -> None:
+    batches = Batches(answered_after=60)
+    batches.come(make_waiting_pod("bare"))
+    running = asyncio.create_task(batches.provisioner.run_once())
+    await asyncio.sleep(0.5)
+    assert batches.asked == [(0.2, 1)]
+
+    running.cancel()
+    await asyncio.wait({running})
+    await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
