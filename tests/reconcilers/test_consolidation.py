@@ -298,18 +298,31 @@ async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:
     assert scenario.counted(rejected, consolidation_type="single") == 1
 
 
-async def test_a_steady_cluster_is_thought_about_now_and_then() -> None:
+async def test_a_steady_cluster_is_thought_about_less_and_less_often() -> None:
     scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
 
     await scenario.work(60)
-    assert scenario.judge.asked == 1
-    await scenario.work(5 * 60)
-    assert scenario.judge.asked == 2
+    assert scenario.judge.asked == 3
+    await scenario.work(10 * 60)
+    assert scenario.judge.asked == 7
+    await scenario.work(10 * 60)
+    assert scenario.judge.asked == 9
 
     scenario.world.seed(make_waiting_pod("new"))
     await scenario.work(1)
-    assert scenario.judge.asked == 3
+    assert scenario.judge.asked == 10
+
+
+async def test_what_only_time_held_back_is_found_soon() -> None:
+    scenario = oversized()
+    until = scenario.world.clock() + timedelta(seconds=20)
+    scenario.world.seed(make_waiting_pod("expected", cpu="100"))
+    scenario.world.cluster.nominate("big", scenario.world.cluster.pending_pods(), until)
+
+    await scenario.work(60)
+
+    assert scenario.made()
 
 
 async def test_other_prices_are_a_reason_to_think_again() -> None:

@@ -16,7 +16,11 @@ AT_ONCE = timedelta(0)
 UNSYNCED = timedelta(seconds=1)
 
 STEADY = timedelta(minutes=5)
-"""How long a cluster in which nothing changes is not thought about again."""
+"""How long at most a cluster in which nothing changes is not thought about again.
+
+Time alone changes answers too (a nomination ends, a cool-down is over, a workload has run for
+longer), the sooner the less of it has passed: the first pause is `PERIOD`, each one twice the last.
+"""
 
 
 class Judge(Protocol):
@@ -36,9 +40,12 @@ class Steadiness:
     _revision: int = -1
     _offer: Mapping[str, Sequence[InstanceType]] | None = None
     _at: datetime | None = None
+    _pause: timedelta = PERIOD
 
     def note(self, revision: int, problem: DisruptionProblem) -> None:
         """Take note that there is nothing to do in a cluster of this revision."""
+        again = self._at is not None and self._is_the_same(revision, problem)
+        self._pause = min(2 * self._pause, STEADY) if again else PERIOD
         self._revision, self._at = revision, problem.now
         self._offer = problem.snapshot.instance_types
 
@@ -50,7 +57,9 @@ class Steadiness:
         """Whether nothing was found to do a moment ago, and nothing has changed since."""
         return (
             self._at is not None
-            and self._revision == revision
-            and problem.now < self._at + STEADY
-            and self._offer == problem.snapshot.instance_types
+            and problem.now < self._at + self._pause
+            and self._is_the_same(revision, problem)
         )
+
+    def _is_the_same(self, revision: int, problem: DisruptionProblem) -> bool:
+        return self._revision == revision and self._offer == problem.snapshot.instance_types
