@@ -17,6 +17,9 @@ LAUNCH_SUCCEEDED = "LaunchSucceeded"
 WITHIN_QUOTAS = "WithinQuotas"
 """A condition of Joiner's own: False while a quota of the account is used up, else absent."""
 
+ADDRESSES_LEFT = "AddressesLeft"
+"""A condition of Joiner's own: False while a subnet of the class is full, else absent."""
+
 CAPACITY_BLOCK = "capacity-block"
 
 CAPACITY_BLOCK_NOTICE = timedelta(minutes=40)

@@ -2,7 +2,8 @@
 
 Every question carries the cluster's tag as a filter, so a foreign instance is to us
 as if it did not exist. What EC2 launched a moment ago it may not list yet; for a
-minute we believe the launch rather than the list.
+minute we believe the launch rather than the list. In a zone that traffic is shifted away
+from, instances are as they were last seen, and none is ended or tagged.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from controller.aws.batching import Batcher
 from controller.aws.errors import AwsError
 from controller.aws.selectors import tag_list, tags_of
 from controller.aws.session import Aws
+from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import Instance
 
@@ -39,6 +41,12 @@ class NotListedYetError(CloudProviderError):
     reason = "InstanceNotListedYet"
 
 
+class ZoneShiftedError(CloudProviderError):
+    """The instance is in a zone that traffic is shifted away from: it is left as it is."""
+
+    reason = "ZoneShifted"
+
+
 def provider_id(zone: str, instance_id: str) -> str:
     """Return the id by which Kubernetes knows an instance."""
     return f"aws:///{zone}/{instance_id}"
@@ -55,6 +63,11 @@ def instance_id(provider_id: str) -> str:
     if not provider_id.startswith("aws:///") or not identity.startswith("i-"):
         raise NodeClaimNotFoundError(f"{provider_id!r} is not an instance of EC2")
     return identity
+
+
+def zone_of(provider_id: str) -> str:
+    """Return the zone that the id of an instance names."""
+    return provider_id.removeprefix("aws:///").partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +141,14 @@ class Instances:
         cluster_name: str,
         *,
         installation: str,
+        shift: ZonalShift | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
         self._cluster = cluster_name
         self._installation = installation
+        self._shift = shift
+        self._seen: dict[str, Described] = {}
         self._settling: TTLCache[str, Instance] = TTLCache(math.inf, SETTLING, clock)
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
@@ -150,9 +166,13 @@ class Instances:
         Raises:
             NodeClaimNotFoundError: there is none of ours, or it is terminated.
             NotListedYetError: it has just been launched.
+            ZoneShiftedError: its zone is to be kept out of, and it was not seen before.
 
         """
         wanted = instance_id(provider_id)
+        if wanted in self._seen and self._is_held(zone_of(provider_id)):
+            return self._seen[wanted]
+        self._refuse_held(provider_id)
         description = await self._descriptions.get(wanted)
         if description is not None and not description.is_gone:
             return description
@@ -181,10 +201,12 @@ class Instances:
 
     async def all(self) -> list[Instance]:
         """Return every instance that is not terminated, those just launched included."""
-        listed = {instance_id(d.instance.provider_id): d.instance for d in await self._query([])}
-        for settled in listed:
+        listed = {instance_id(d.instance.provider_id): d for d in await self._query([])}
+        living = listed | {i: d for i, d in self._seen.items() if self._is_held(d.instance.zone)}
+        self._seen = living if self._shift is not None else {}
+        for settled in living:
             self._settling.pop(settled, None)
-        return [*listed.values(), *self._settling.values()]
+        return [*(d.instance for d in living.values()), *self._settling.values()]
 
     async def profiles(self) -> frozenset[str]:
         """Return the names of the instance profiles that living instances bear."""
@@ -195,9 +217,11 @@ class Instances:
 
         Raises:
             NodeClaimNotFoundError: it is gone.
+            ZoneShiftedError: its zone is to be kept out of.
 
         """
         wanted = instance_id(provider_id)
+        self._refuse_held(provider_id)
         try:
             description = await self.get(provider_id)
         except NotListedYetError:
@@ -214,8 +238,10 @@ class Instances:
 
         Raises:
             NodeClaimNotFoundError: it is gone, or was never ours.
+            ZoneShiftedError: its zone is to be kept out of.
 
         """
+        self._refuse_held(provider_id)
         description = await self.get(provider_id)
         await self._aws.call(
             "ec2",
@@ -223,6 +249,15 @@ class Instances:
             Resources=[instance_id(description.instance.provider_id)],
             Tags=tag_list(tags),
         )
+
+    def _is_held(self, zone: str) -> bool:
+        return self._shift is not None and self._shift.covers(zone)
+
+    def _refuse_held(self, provider_id: str) -> None:
+        if self._is_held(zone_of(provider_id)):
+            raise ZoneShiftedError(
+                f"{provider_id} is left as it is while traffic is shifted away from its zone"
+            )
 
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
         # A filter, unlike the ids parameter, does not fail for all when one is gone.

@@ -185,6 +185,7 @@ class Launcher:
         finally:
             used = picked.candidate.subnet_id if picked else ""
             self._subnets.give_back({s: n for s, n in plan.addresses.items() if s != used})
+        self._subnets.landed(used)
         return self._instance(plan, picked.candidate, picked.instance_id)
 
     async def _picked(self, plan: LaunchPlan, token: str, attempts: Attempts) -> Launched:

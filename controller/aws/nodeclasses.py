@@ -177,7 +177,7 @@ class NodeClasses:
         await findings.step("SecurityGroupsReady", lambda: self._security(node_class))
         await findings.step("InstanceProfileReady", lambda: self._profile(node_class))
         await findings.step(VALIDATION, lambda: self._validation(findings))
-        for caveat in self.caveats(node_class):
+        for caveat in self.caveats(findings.as_class):
             findings.warn(caveat)
         return findings.rolled_up()
 

@@ -9,7 +9,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from controller.apis import labels, quantities
-from controller.apis.ec2nodeclass import LAUNCH_SUCCEEDED, WITHIN_QUOTAS, EC2NodeClass
+from controller.apis.ec2nodeclass import (
+    ADDRESSES_LEFT,
+    LAUNCH_SUCCEEDED,
+    WITHIN_QUOTAS,
+    EC2NodeClass,
+)
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.aws import kubelet
@@ -103,14 +108,20 @@ class AWSCloudProvider:
         self._reservations = Reservations(aws, clock=clock)
         self._placements = PlacementGroups(aws, clock=clock)
         self.templates = LaunchTemplates(aws, name, installation=installation, clock=clock)
-        self._instances = Instances(aws, name, installation=installation, clock=clock)
         self._profiles = InstanceProfiles(
             aws, name, installation=installation, isolated=options.isolated_vpc, clock=clock
         )
         self._refusals = Refusals(clock=clock)
         self._interruptions = Interruptions(aws, options.interruption_queue, self._reservations)
         self._statuses = InstanceStatuses(aws)
-        self._shift = ZonalShift(aws, self._cluster)
+        self._shift = ZonalShift(aws, self._cluster, self._subnets)
+        self._instances = Instances(
+            aws,
+            name,
+            installation=installation,
+            shift=self._shift if self._shifts_zones else None,
+            clock=clock,
+        )
         self._machines = Machines(aws)
         self._learned = LearnedMemory(clock=clock)
         self._types = InstanceTypes(
@@ -348,6 +359,15 @@ class AWSCloudProvider:
         exceeded = self._unavailable.exceeded()
         if exceeded:
             yield Caveat(WITHIN_QUOTAS, "QuotaExceeded", "; ".join(map(_quota, exceeded)))
+        subnets = node_class.status.subnets
+        full = [f"{s.id} ({s.zone})" for s in subnets if self._subnets.is_full(s.id)]
+        if full:
+            yield Caveat(
+                ADDRESSES_LEFT,
+                "SubnetsFull",
+                f"{len(full)} of {len(subnets)} subnets have no free address and get no nodes: "
+                f"{', '.join(full)}; free some, or let spec.subnetSelectorTerms select others",
+            )
 
     async def _known(self) -> None:
         """Wait until there is something to decide by; whoever comes meanwhile waits for the first.

@@ -2,7 +2,8 @@
 
 Addresses are a resource. What a launch will use is deducted at once and given
 back for the subnets EC2 did not pick; a new description of a subnet replaces our
-own arithmetic. A subnet that had no address left is avoided for three minutes.
+own arithmetic. A subnet in which EC2 counts no free address is not used before it
+counts some again; one that refused a machine is avoided for three minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +56,8 @@ class Subnets:
         self._selected: TTLCache[object, tuple[Subnet, ...]] = TTLCache(math.inf, period, clock)
         # With their age, not in a cache that drops them: they serve on when EC2 does not answer.
         self._known: dict[str, tuple[float, Subnet]] = {}
-        self._in_flight: dict[str, int] = {}
+        self._in_flight: Counter[str] = Counter()
+        self._landed: Counter[str] = Counter()
         self._full: TTLCache[str, None] = TTLCache(math.inf, TTL, clock)
         self._asking = asyncio.Lock()
         self._counting = asyncio.Lock()
@@ -89,26 +92,37 @@ class Subnets:
 
     def room(self, subnet: Subnet) -> int:
         """Return how many addresses are free when launches under way have had theirs."""
-        return subnet.free - self._in_flight.get(subnet.id, 0)
+        return subnet.free - self._in_flight[subnet.id]
 
     def take(self, addresses: Mapping[str, int]) -> None:
         """Deduct what a launch may use, by subnet id."""
-        for subnet_id, count in addresses.items():
-            self._in_flight[subnet_id] = self._in_flight.get(subnet_id, 0) + count
+        self._in_flight.update(addresses)
 
     def give_back(self, addresses: Mapping[str, int]) -> None:
         """Undo `take` for the subnets EC2 did not use."""
         for subnet_id, count in addresses.items():
             # A description in between has already forgotten what was taken.
-            self._in_flight[subnet_id] = max(self._in_flight.get(subnet_id, 0) - count, 0)
+            self._in_flight[subnet_id] = max(self._in_flight[subnet_id] - count, 0)
+
+    def landed(self, subnet_id: str) -> None:
+        """Note that a machine has taken an address that EC2 counted as free."""
+        self._landed[subnet_id] += 1
 
     def mark_full(self, subnet_id: str) -> None:
         """Avoid a subnet that had no address left."""
         self._full[subnet_id] = None
 
     def is_full(self, subnet_id: str) -> bool:
-        """Whether the subnet is avoided now."""
-        return subnet_id in self._full
+        """Whether the subnet is avoided now: it has no free address, or refused a machine."""
+        if subnet_id in self._full:
+            return True
+        # Its pods may want more; that machines fit at all is certain of the first address only.
+        known = self._known.get(subnet_id)
+        return known is not None and known[1].free <= self._landed[subnet_id]
+
+    def zone_id(self, zone: str) -> str:
+        """Return the id of a zone, such as `usw2-az1`; empty if no subnet of it is known."""
+        return next((s.zone_id for _, s in self._known.values() if s.zone == zone), "")
 
     def forget(self) -> None:
         """Look everything up anew next time."""
@@ -153,6 +167,7 @@ class Subnets:
         for subnet in subnets:
             self._known[subnet.id] = (self._clock(), subnet)
             self._in_flight.pop(subnet.id, None)
+            self._landed.pop(subnet.id, None)
         return subnets
 
 

@@ -1,4 +1,8 @@
-"""Zones that traffic has been shifted away from: no new node is put there."""
+"""Zones that traffic has been shifted away from.
+
+No new node is put there, and no instance there is ended or changed: EC2's own answers about
+an impaired zone are not to be trusted, and what runs there may be well again soon.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import logging
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import AwsError
 from controller.aws.session import Aws
+from controller.aws.subnets import Subnets
 
 PERIOD = 30.0
 """Seconds between two questions to ARC."""
@@ -17,10 +22,15 @@ log = logging.getLogger(__name__)
 class ZonalShift:
     """Asks ARC; `away` holds the ids of the zones, such as `usw2-az1`."""
 
-    def __init__(self, aws: Aws, cluster: ClusterFacts) -> None:
+    def __init__(self, aws: Aws, cluster: ClusterFacts, subnets: Subnets) -> None:
         self._aws = aws
         self._cluster = cluster
+        self._subnets = subnets
         self.away: frozenset[str] = frozenset()
+
+    def covers(self, zone: str) -> bool:
+        """Whether traffic is shifted away from a zone, such as `us-west-2a`."""
+        return bool(self.away) and self._subnets.zone_id(zone) in self.away
 
     async def refresh(self) -> None:
         """Ask which shifts apply now.

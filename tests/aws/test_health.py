@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from controller.apis import labels
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.aws.statuses import InstanceStatuses, findings
+from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.options import Options
 from tests.aws.builders import CLUSTER, NOW, make_claim, ready, within
 from tests.aws.conftest import Region
@@ -87,3 +89,39 @@ async def test_no_node_is_put_into_a_zone_that_traffic_was_shifted_from(
     zones = {o.zone for t in types for o in t.offerings if o.available}
     assert zones == {"us-west-2b", "us-west-2c"}
     region.control.shift_zone(shifted, active=False)
+
+
+async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(
+    session: Session, region: Region
+) -> None:
+    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
+    provider = AWSCloudProvider(options, aws=session)
+    node_class = await ready(provider)
+    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
+    launched = {
+        zone: await provider.launch(make_claim(within(labels.ZONE, zone)), node_class)
+        for zone in ("us-west-2a", "us-west-2b")
+    }
+    here, elsewhere = (launched[zone].provider_id for zone in ("us-west-2a", "us-west-2b"))
+    await provider.instances()
+    region.control.shift_zone(shifted)
+    await provider.start()
+    ids = [provider_id.rpartition("/")[2] for provider_id in (here, elsewhere)]
+    region.client("ec2").terminate_instances(InstanceIds=ids)
+    region.control.clear_calls()
+
+    for change in (provider.terminate(here), provider.tag(here, {"Name": "node"})):
+        with pytest.raises(CloudProviderError) as raised:
+            await change
+        assert raised.value.reason == "ZoneShifted"
+    assert not (await provider.get(here)).deleting
+    assert region.control.calls() == {}
+    assert {i.provider_id for i in await provider.instances() if not i.deleting} == {here}
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.get(elsewhere)
+
+    region.control.shift_zone(shifted, active=False)
+    await provider.start()
+    assert [i for i in await provider.instances() if not i.deleting] == []
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.terminate(here)

@@ -352,6 +352,28 @@ async def test_a_full_subnet_is_avoided_for_three_minutes() -> None:
     assert (await subnets.for_launch(ids))["a"].id == "s-1"
 
 
+async def test_a_subnet_without_a_free_address_is_full_until_ec2_counts_one() -> None:
+    clock = Clock()
+    aws = Scripted(describe_subnets=[subnet("s-1", "a", 2), subnet("s-2", "a", 1)])
+    subnets = Subnets(aws, clock=clock)
+    ids = [s.id for s in await subnets.find(TERMS)]
+    for landing in ("s-1", "s-1", "s-2"):
+        assert (await subnets.for_launch(ids))["a"].id == landing
+        subnets.landed(landing)
+    assert await subnets.for_launch(ids) == {}
+
+    clock.advance(61)
+    await subnets.find(TERMS)
+    assert (await subnets.for_launch(ids))["a"].id == "s-1"
+
+
+async def test_launches_under_way_close_no_subnet() -> None:
+    subnets = Subnets(Scripted(describe_subnets=[subnet("s-1", "a", 20)]), clock=Clock())
+    ids = [s.id for s in await subnets.find(TERMS)]
+    subnets.take({"s-1": 29})
+    assert set(await subnets.for_launch(ids)) == {"a"}
+
+
 async def test_classes_with_the_same_terms_share_one_question() -> None:
     clock = Clock()
     aws = Scripted(describe_subnets=[subnet("s-1", "a", 100)])

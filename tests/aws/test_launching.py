@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from controller.apis import labels
+from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import MetadataOptions
 from controller.apis.nodeclaim import NodeClaimStatus
 from controller.apis.quantities import parse
@@ -477,6 +477,34 @@ async def test_a_subnet_that_is_full_is_avoided(provider: AWSCloudProvider, regi
     assert not any(o.available for t in known for o in t.offerings if o.zone == "us-west-2a")
     assert (await provider.launch(make_claim(M5), node_class)).zone != "us-west-2a"
     region.control.set_free_addresses(full, 16000)
+
+
+async def test_a_subnet_without_a_free_address_is_told_of_before_a_launch_fails(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    full = (await ready(provider)).status.subnets[0]
+    region.control.set_free_addresses(full.id, 0)
+    clock.advance(61)
+    node_class = await ready(provider)
+
+    told = conditions.find(node_class.status.conditions, "AddressesLeft")
+    assert told is not None
+    assert (told.status, told.reason) == ("False", "SubnetsFull")
+    assert told.message.startswith(
+        f"1 of 3 subnets have no free address and get no nodes: {full.id} ({full.zone})"
+    )
+    assert conditions.is_true(node_class.status.conditions, "Ready")
+    known = await provider.instance_types(node_class)
+    assert full.zone not in {o.zone for t in known for o in t.offerings if o.available}
+    region.control.clear_calls()
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(M5, within(labels.ZONE, full.zone)), node_class)
+    assert not any("ec2:CreateFleet" in made for made in region.control.calls().values())
+
+    region.control.set_free_addresses(full.id, 16000)
+    clock.advance(61)
+    mended = await ready(provider)
+    assert conditions.find(mended.status.conditions, "AddressesLeft") is None
 
 
 async def test_a_launch_template_that_vanished_is_made_again(

@@ -11,7 +11,7 @@ from controller.apis import kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
-from controller.cloudprovider.errors import ThrottledError
+from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
 from tests.reconcilers.world import CLASS, World, make_class
 
@@ -147,3 +147,20 @@ async def test_a_cloud_that_asks_to_slow_down_is_never_read_as_gone(
     claim = world.claim("claim")
     assert claim is not None
     assert not claim.metadata.is_deleting
+
+
+async def test_an_instance_that_cannot_be_ended_now_keeps_no_other_from_being_ended(
+    world: World, collector: GarbageCollection
+) -> None:
+    for name in ("first", "second"):
+        await launched(world, name)
+        await world.api.patch(kinds.NODE_CLAIM, name, {"metadata": {"finalizers": []}})
+        await world.api.delete(kinds.NODE_CLAIM, name)
+    world.see()
+    world.cloud.fail("terminate", CloudProviderError("its zone is shifted away"))
+
+    await collector.run_once()
+
+    assert [machine.deleting for machine in world.cloud.machines.values()] == [False, True]
+    await collector.run_once()
+    assert all(machine.deleting for machine in world.cloud.machines.values())

@@ -13,7 +13,7 @@ from controller.apis.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.ownership import is_ours
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
-from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider, Instance
 from controller.reconcilers.clock import Clock
 from controller.state.cluster import Cluster
@@ -92,8 +92,14 @@ class GarbageCollection:
                 "garbage collecting instance without nodeclaim",
                 extra={"provider-id": instance.provider_id},
             )
-            with contextlib.suppress(NodeClaimNotFoundError):
+            try:
                 await self.cloud.terminate(instance.provider_id)
+            except NodeClaimNotFoundError:
+                pass
+            except CloudProviderError as error:
+                # What cannot be ended now keeps nothing else from being ended.
+                log.warning("will try again", extra={"error": str(error)})
+                continue
             await self._delete_node(instance.provider_id)
 
     async def _delete_node(self, provider_id: str) -> None:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import LAUNCH_SUCCEEDED, WITHIN_QUOTAS, EC2NodeClass
+from controller.apis.ec2nodeclass import (
+    ADDRESSES_LEFT,
+    LAUNCH_SUCCEEDED,
+    WITHIN_QUOTAS,
+    EC2NodeClass,
+)
 from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
 from controller.apis.pods import PodSpec
 from controller.constraints.requirements import conjunction, meets, of_labels, read
@@ -17,6 +22,9 @@ from controller.scheduling.pods.nodeaffinity import required_alternatives
 
 STANDING_APART = ("Ready", NODE_REGISTRATION_HEALTHY)
 """The sum of the others, and the one that is no part of it."""
+
+REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, ADDRESSES_LEFT)
+"""What a class says of launches that the cloud refuses, or would."""
 
 NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
 
@@ -112,7 +120,7 @@ def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:
     refusals = "; ".join(
         condition.message
         for condition in node_class.status.conditions
-        if condition.type in (LAUNCH_SUCCEEDED, WITHIN_QUOTAS) and condition.is_false
+        if condition.type in REFUSALS and condition.is_false
     )
     if not refusals:
         return ""
