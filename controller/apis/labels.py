@@ -32,6 +32,10 @@ RESERVATION_TYPE = f"{AWS_GROUP}/capacity-reservation-type"
 RESERVATION_INTERRUPTIBLE = f"{AWS_GROUP}/capacity-reservation-interruptible"
 RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
 
+PLACEMENT_GROUP_ID = f"{AWS_GROUP}/placement-group-id"
+PLACEMENT_GROUP_PARTITION = f"{AWS_GROUP}/placement-group-partition"
+"""Empty on a claim until EC2 tells in which partition it has put the instance."""
+
 WELL_KNOWN_CORE = frozenset(
     {NODEPOOL, ZONE, REGION, INSTANCE_TYPE, ARCH, OS, CAPACITY_TYPE, WINDOWS_BUILD}
 )

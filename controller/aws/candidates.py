@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from cachetools import LRUCache
@@ -59,6 +60,7 @@ class Writer:
     cluster: EksCluster
     tags: Mapping[str, str]
     group: PlacementGroup | None
+    partition: str
     tenancy: str
     names_reservations: bool
     in_isolated_partition: bool
@@ -80,7 +82,7 @@ class Writer:
                 status.instance_profile,
                 dataclasses.asdict(self.cluster),
                 sorted(self.tags.items()),
-                self.group.id if self.group else "",
+                self._placement,
                 self.tenancy,
             ]
         )
@@ -123,13 +125,20 @@ class Writer:
             enclaves=self.node_class.spec.wants_enclaves
             or NITRO_SANDBOX in self.claim.spec.resources.requests,
             tenancy=self.tenancy,
-            placement={"GroupId": self.group.id} if self.group else None,
+            placement=self._placement,
             reservation=Reservation(id=reservation, market=market(offering))
             if reservation
             else None,
             names_reservations=self.names_reservations,
             in_isolated_partition=self.in_isolated_partition,
         )
+
+    @property
+    def _placement(self) -> dict[str, Any]:
+        if self.group is None:
+            return {}
+        number = {"PartitionNumber": int(self.partition)} if self.partition else {}
+        return {"GroupId": self.group.id, **number}
 
     def _user_data(self, pods: int, capacity_type: str, image_name: str) -> str:
         spec, family = self.node_class.spec, family_of(self.node_class)

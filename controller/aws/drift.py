@@ -33,7 +33,7 @@ def drift_reason(
     reservation = claim.metadata.labels.get(RESERVATION_ID, "")
     if reservation and reservation not in reservations:
         return "CapacityReservationDrift"
-    labelled = claim.metadata.labels.get(f"{labels.AWS_GROUP}/placement-group-id", "")
+    labelled = claim.metadata.labels.get(labels.PLACEMENT_GROUP_ID, "")
     if labelled != placement_group_id:
         return "PlacementGroupDrift"
     return None

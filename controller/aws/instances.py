@@ -98,6 +98,7 @@ def described(d: Mapping[str, Any], installation: str) -> Described:
         labels.CAPACITY_TYPE: capacity_type,
         labels.NODEPOOL: tags.get(labels.NODEPOOL, ""),
         labels.EC2NODECLASS: tags.get(labels.EC2NODECLASS, ""),
+        labels.PLACEMENT_GROUP_PARTITION: str(d["Placement"].get("PartitionNumber") or ""),
     }
     return Described(
         instance=Instance(

@@ -20,6 +20,7 @@ from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.quantities import MILLI, written
+from controller.apis.taints import Requirement
 from controller.aws import fleet, nodeclasstags
 from controller.aws.candidates import NITRO_SANDBOX, WRITTEN_TEMPLATES, Writer, market
 from controller.aws.cluster import ClusterFacts, EksCluster
@@ -60,13 +61,16 @@ from controller.constraints.requirements import read
 from controller.constraints.resources import CPU, PODS, Resources, parsed
 
 TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
-PLACEMENT_GROUP_ID = f"{labels.AWS_GROUP}/placement-group-id"
 
 DOUBT = 20.0
 """Seconds after which an instance EC2 does not list was not launched; its lists settle faster."""
 
 REMEMBERED = 3600.0
 """Seconds for which the launches of this process are remembered."""
+
+
+Offered = tuple[InstanceType, Offering, Subnet]
+"""What EC2 may pick, and where it would land."""
 
 
 @dataclass(slots=True)
@@ -91,6 +95,9 @@ class LaunchPlan:
     market: str = ""
     tenancy: str = "default"
     group: PlacementGroup | None = None
+    partition: str = ""
+    """The partition of the group that is asked for; empty when EC2 is to choose."""
+
     addresses: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -239,7 +246,7 @@ class Launcher:
     def _close_pool(self, error: FleetError, plan: LaunchPlan) -> None:
         """Avoid what EC2 has none of: the type in its zone, or the reservations that were shown."""
         if plan.capacity_type != labels.RESERVED:
-            group = plan.group.id if plan.group else ""
+            group = plan.group.part(plan.partition) if plan.group else ""
             self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type, group=group)
             return
         for candidate in plan.candidates:
@@ -310,7 +317,7 @@ class Launcher:
             relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
         )
         zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
-        offered = [
+        offered: Sequence[Offered] = [
             (c.instance_type, o, zones[o.zone])
             for c in chosen
             for o in c.offerings
@@ -318,6 +325,7 @@ class Launcher:
         ]
         if not offered:
             raise InsufficientCapacityError(UNAVAILABLE)
+        offered, partition = _in_one_partition(offered, asked)
         cluster = await self._cluster.get()
         group = await self._groups.find(node_class.spec.placement_group_selector)
         tenancy = _tenancy(claim)
@@ -328,6 +336,7 @@ class Launcher:
             cluster=cluster,
             tags=tags,
             group=group,
+            partition=partition,
             tenancy=tenancy,
             names_reservations=self._reserved_capacity,
             in_isolated_partition=self._aws.region.startswith(("us-iso", "eu-iso")),
@@ -346,6 +355,7 @@ class Launcher:
             market=market(first),
             tenancy=tenancy,
             group=group,
+            partition=partition,
             addresses=_addresses(offered),
         )
 
@@ -379,7 +389,9 @@ class Launcher:
             carried = {k: v for k, v in carried.items() if k not in labels.RESERVATION_LABELS}
         carried |= {TENANCY: plan.tenancy}
         if plan.group is not None:
-            carried[PLACEMENT_GROUP_ID] = plan.group.id
+            carried[labels.PLACEMENT_GROUP_ID] = plan.group.id
+            if plan.group.partition_names:
+                carried[labels.PLACEMENT_GROUP_PARTITION] = plan.partition
         pool = plan.tags[labels.NODEPOOL]
         hidden = () if _wants_efa(plan) else (EFA,)
         return Instance(
@@ -449,7 +461,28 @@ def _tenancy(claim: NodeClaim) -> str:
     return "default" if asked is None or asked.has("default") else "dedicated"
 
 
-def _addresses(offered: Iterable[tuple[InstanceType, Offering, Subnet]]) -> dict[str, int]:
+def _in_one_partition(
+    offered: Sequence[Offered], asked: Iterable[Requirement]
+) -> tuple[Sequence[Offered], str]:
+    """Leave the offerings of one partition of a placement group, and return its name.
+
+    A claim that asks for none leaves the choice to EC2: each offering once, and no name.
+    """
+    if any(r.key == labels.PLACEMENT_GROUP_PARTITION for r in asked):
+        first = min(map(_partition, offered), key=lambda name: (len(name), name))
+        return [each for each in offered if _partition(each) == first], first
+    once: dict[tuple[str, str, str], Offered] = {}
+    for instance_type, offering, subnet in offered:
+        key = instance_type.name, subnet.id, offering.requirements.get(RESERVATION_ID, "")
+        once.setdefault(key, (instance_type, offering, subnet))
+    return list(once.values()), ""
+
+
+def _partition(offered: Offered) -> str:
+    return offered[1].requirements.get(labels.PLACEMENT_GROUP_PARTITION, "")
+
+
+def _addresses(offered: Iterable[Offered]) -> dict[str, int]:
     """Return how many addresses the smallest machine would use in each subnet."""
     fewest: dict[str, int] = {}
     for instance_type, _, subnet in offered:

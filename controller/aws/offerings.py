@@ -238,7 +238,11 @@ class InstanceTypes:
             if built.stamps.get(name) != stamp:
                 m = self._machines.by_name[name]
                 offerings = self._offerings(m, every_zone, zone_ids, reserved.get(name, ()), group)
-                known = replace(estimated, offerings=tuple(offerings))
+                known = replace(
+                    estimated,
+                    requirements=(*estimated.requirements, *_group_requirements(group)),
+                    offerings=tuple(self._in_partitions(offerings, name, group)),
+                )
                 if memory is not None:
                     whole = {**known.capacity, MEMORY: memory}
                     kept = overhead(m, node_class, self._limits, whole)
@@ -345,6 +349,27 @@ class InstanceTypes:
                     reservation_capacity=left,
                 )
 
+    def _in_partitions(
+        self, offerings: Iterator[Offering], instance_type: str, group: PlacementGroup | None
+    ) -> Iterator[Offering]:
+        """Yield each offering, or where the group has partitions one for each of these."""
+        if group is None or not group.partition_names:
+            yield from offerings
+            return
+        for offering in offerings:
+            for partition in group.partition_names:
+                marked = self._unavailable.is_marked(
+                    instance_type,
+                    offering.zone,
+                    offering.capacity_type,
+                    group=group.part(partition),
+                )
+                yield replace(
+                    offering,
+                    requirements=_part(offering.requirements, partition),
+                    available=offering.available and not marked,
+                )
+
     def _is_avoided(
         self, m: Machine, zone: str, capacity_type: str, group: PlacementGroup | None
     ) -> bool:
@@ -379,6 +404,32 @@ def _place(zone: str, zone_id: str, capacity_type: str) -> Mapping[str, str]:
     """Return the labels of a way to buy; all types share the few there are."""
     place = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type}
     return {**place, labels.ZONE_ID: zone_id} if zone_id else place
+
+
+def _part(place: Mapping[str, str], partition: str) -> Mapping[str, str]:
+    return _parts(tuple(place.items()), partition)
+
+
+@lru_cache(maxsize=4096)
+def _parts(place: tuple[tuple[str, str], ...], partition: str) -> Mapping[str, str]:
+    """Return the labels of a way to buy in a partition; all types share these too."""
+    return {**dict(place), labels.PLACEMENT_GROUP_PARTITION: partition}
+
+
+@lru_cache(maxsize=64)
+def _group_requirements(group: PlacementGroup | None) -> tuple[Requirement, ...]:
+    """Return what nodes in a placement group are beside what their machine is."""
+    if group is None:
+        return ()
+    named = {
+        labels.PLACEMENT_GROUP_ID: (group.id,),
+        labels.PLACEMENT_GROUP_PARTITION: group.partition_names,
+    }
+    return tuple(
+        Requirement(key=name, operator="In", values=list(values))
+        for name, values in named.items()
+        if values
+    )
 
 
 def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -> bytes:

@@ -20,12 +20,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementGroup:
-    """A group; `strategy` is cluster, partition or spread."""
+    """A group; `strategy` is cluster, partition or spread, `partitions` how many it has."""
 
     id: str
     name: str
     strategy: str
     partitions: int = 0
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        """The partitions as labels name them, `1` and so on; none unless that is the strategy."""
+        count = self.partitions if self.strategy == "partition" else 0
+        return tuple(str(number) for number in range(1, count + 1))
+
+    def part(self, partition: str) -> str:
+        """Return by what name refusals of one partition are remembered; of all of them if empty."""
+        return f"{self.id}/{partition}" if partition else self.id
 
 
 class PlacementGroups:
@@ -81,6 +91,6 @@ class PlacementGroups:
                     id=d["GroupId"],
                     name=d.get("GroupName", ""),
                     strategy=d.get("Strategy", ""),
-                    partitions=d.get("PartitionCount", 0),
+                    partitions=d.get("PartitionCount") or 0,
                 )
         return None

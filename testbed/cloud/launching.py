@@ -339,11 +339,23 @@ def _instance(world: World, plan: Plan, reservation: str, token: str | None) -> 
         role=profile.roles[0].arn if profile else None,
         key_name=plan.data.get("KeyName"),
         token=token,
-        template=plan.data,
+        template=_in_partition(world, plan.data),
         capacity_reservation=(plan.reservation or {}).get("CapacityReservationId"),
         windows=plan.image.windows,
         protected=bool(plan.data.get("DisableApiTermination", False)),
     )
+
+
+def _in_partition(world: World, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The launch data, with the partition that EC2 chooses where the caller names none."""
+    placement = data.get("Placement") or {}
+    named = placement.get("GroupName"), placement.get("GroupId")
+    for group in world.placement_groups.values():
+        count = group["PartitionCount"]
+        if count and {group["GroupName"], group["GroupId"]} & {*named}:
+            chosen = placement.get("PartitionNumber") or len(world.instances) % count + 1
+            return {**data, "Placement": {**placement, "PartitionNumber": chosen}}
+    return data
 
 
 def _interfaces(world: World, plan: Plan) -> list[Interface]:

@@ -15,6 +15,7 @@ from tests.aws.conftest import Region
 
 ANY = within(labels.CAPACITY_TYPE, "reserved", "spot", "on-demand")
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
+PARTITION = "karpenter.k8s.aws/placement-group-partition"
 
 
 @pytest.fixture
@@ -187,6 +188,76 @@ async def test_types_that_a_strategy_does_not_take_cannot_be_had(
     assert "t3" in {
         name.partition(".")[0] for name, _ in await offered(provider, await ready(provider))
     }
+
+
+@pytest.mark.parametrize("group", ["partition"], indirect=True)
+async def test_each_partition_of_a_group_is_a_way_to_buy(
+    provider: AWSCloudProvider, group: PlacementGroupSelector
+) -> None:
+    node_class = await ready(provider, placement_group_selector=group)
+    types = {t.name: t for t in await provider.instance_types(node_class)}
+
+    large = types["m5.large"]
+
+    ways = [(o.capacity_type, o.zone, o.requirements[PARTITION]) for o in large.offerings]
+    assert len(ways) == len(set(ways)) == 2 * 3 * 7
+    assert {partition for *_, partition in ways} == set("1234567")
+    told = {r.key: r.values for r in large.requirements}
+    assert told[PARTITION] == list("1234567")
+    assert told["karpenter.k8s.aws/placement-group-id"][0].startswith("pg-")
+
+
+@pytest.mark.parametrize("group", ["partition"], indirect=True)
+async def test_a_machine_goes_into_the_partition_that_is_asked_for(
+    provider: AWSCloudProvider, region: Region, group: PlacementGroupSelector
+) -> None:
+    node_class = await ready(provider, placement_group_selector=group)
+
+    instance = await provider.launch(make_claim(M5, within(PARTITION, "3", "2")), node_class)
+
+    assert instance.labels[PARTITION] == "2"
+    assert (await provider.get(instance.provider_id)).labels[PARTITION] == "2"
+
+
+@pytest.mark.parametrize("group", ["partition"], indirect=True)
+async def test_a_partition_that_ec2_chooses_is_told_by_the_instance(
+    provider: AWSCloudProvider, group: PlacementGroupSelector
+) -> None:
+    node_class = await ready(provider, placement_group_selector=group)
+
+    instance = await provider.launch(make_claim(M5), node_class)
+
+    assert instance.labels[PARTITION] == ""
+    assert (await provider.get(instance.provider_id)).labels[PARTITION] in set("1234567")
+
+
+@pytest.mark.parametrize("group", ["partition"], indirect=True)
+async def test_what_a_partition_lacks_the_others_may_have(
+    provider: AWSCloudProvider, group: PlacementGroupSelector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider, placement_group_selector=group)
+
+    async def partitions() -> set[str]:
+        return {
+            o.requirements[PARTITION]
+            for t in await provider.instance_types(node_class)
+            for o in t.offerings
+            if t.name == "m5.large"
+            if (o.zone, o.capacity_type, o.available) == ("us-west-2a", "on-demand", True)
+        }
+
+    refuse_launches(provider, monkeypatch, "InsufficientInstanceCapacity", "none left")
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(*M5_LARGE_HERE, within(PARTITION, "2", "5")), node_class)
+    assert await partitions() == set("134567")
+    assert (
+        await provider.launch(make_claim(*M5_LARGE_HERE, within(PARTITION, "2", "5")), node_class)
+    ).labels[PARTITION] == "5"
+
+    refuse_launches(provider, monkeypatch, "InsufficientInstanceCapacity", "none left")
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(*M5_LARGE_HERE), node_class)
+    assert await partitions() == set()
 
 
 async def test_machines_are_put_into_the_placement_group(

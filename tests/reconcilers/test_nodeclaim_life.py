@@ -154,6 +154,38 @@ async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(
     assert registered.status.node_name == "node-of-claim"
 
 
+async def test_a_node_is_registered_once_the_cloud_has_told_its_partition(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    untold = make_claim()
+    untold.metadata.labels[labels.PLACEMENT_GROUP_PARTITION] = ""
+    world.seed(untold)
+    await lifecycle.reconcile("claim")
+    claim = world.claim("claim")
+    assert claim is not None
+    world.join(claim, ready=False)
+
+    assert await lifecycle.reconcile("claim") is not None
+
+    waiting = world.claim("claim")
+    assert waiting is not None
+    held = conditions.find(waiting.status.conditions, REGISTERED)
+    assert held is not None
+    assert (held.status, held.reason) == ("Unknown", "RegistrationHookPending")
+
+    machine = world.cloud.machines[claim.status.provider_id]
+    told = {**machine.labels, labels.PLACEMENT_GROUP_PARTITION: "3"}
+    world.cloud.machines[claim.status.provider_id] = dataclasses.replace(machine, labels=told)
+    await lifecycle.reconcile("claim")
+
+    registered, node = world.claim("claim"), world.node("node-of-claim")
+    assert registered is not None
+    assert node is not None
+    assert conditions.is_true(registered.status.conditions, REGISTERED)
+    assert registered.metadata.labels[labels.PLACEMENT_GROUP_PARTITION] == "3"
+    assert node.metadata.labels[labels.PLACEMENT_GROUP_PARTITION] == "3"
+
+
 async def test_a_node_that_somebody_deletes_before_it_is_registered_is_let_go(
     world: World, lifecycle: Lifecycle
 ) -> None:

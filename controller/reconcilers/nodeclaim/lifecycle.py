@@ -236,6 +236,16 @@ class Lifecycle:
             )
             await self.recorder.publish(NODE_CLAIM, claim, *missing)
             await self.recorder.publish(NODE, nodes[0], *missing)
+        claim = await self._told_later(claim)
+        if registration.is_untold(claim):
+            return await self._with_condition(
+                claim,
+                REGISTERED,
+                "Unknown",
+                reason="RegistrationHookPending",
+                message="the cloud does not tell yet in which partition of its placement group "
+                "the instance is",
+            )
         held = await self.preparation.joined(claim, nodes[0])
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
         node = await registration.register(self.api, claim, node, held=held)
@@ -251,6 +261,13 @@ class Lifecycle:
             claim, {"status": {"nodeName": node.metadata.name}}, subresource="status"
         )
         return await self._with_condition(claim, REGISTERED, "True")
+
+    async def _told_later(self, claim: NodeClaim) -> NodeClaim:
+        """Return the claim with what the cloud could not tell of its instance at once."""
+        if not registration.is_untold(claim):
+            return claim
+        told = registration.told(await self.cloud.get(claim.status.provider_id))
+        return await self._patched(claim, {"metadata": {"labels": told}}) if told else claim
 
     async def _register_again(self, claim: NodeClaim) -> None:
         node = self.cluster.get(NODE, claim.status.node_name)

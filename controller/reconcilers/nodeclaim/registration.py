@@ -11,6 +11,7 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodes import Node
 from controller.apis.taints import Taint
 from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import Instance
 from controller.constraints.taints import HELD
 
 
@@ -35,6 +36,17 @@ def is_awaiting(node: Node) -> bool:
 def is_done(node: Node) -> bool:
     """Whether the node carries what its claim promises; the claim may not say so yet."""
     return node.metadata.labels.get(labels.REGISTERED) == "true"
+
+
+def is_untold(claim: NodeClaim) -> bool:
+    """Whether the claim lacks a label that the cloud tells only once the instance runs."""
+    return claim.metadata.labels.get(labels.PLACEMENT_GROUP_PARTITION) == ""
+
+
+def told(instance: Instance) -> dict[str, str]:
+    """Return the labels that a claim could not be given at once, as far as they are known now."""
+    partition = instance.labels.get(labels.PLACEMENT_GROUP_PARTITION, "")
+    return {labels.PLACEMENT_GROUP_PARTITION: partition} if partition else {}
 
 
 def owner_reference(claim: NodeClaim) -> dict[str, Any]:
