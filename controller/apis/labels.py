@@ -88,6 +88,7 @@ ALIASES = {
 # Annotations.
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 EVICTION_PRICE = "joiner.dev/eviction-price"
+PREFERENCE_PRICE = "joiner.dev/preference-price"
 SURGE = "joiner.dev/surge"
 SURGED_FOR = "joiner.dev/surged-for"
 REPLACES = "joiner.dev/replaces"

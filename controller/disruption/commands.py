@@ -71,7 +71,8 @@ class Command:
     """Nodes to remove together, for one reason, and where their pods go.
 
     `replacements` are the nodes to be made first; `moves` maps nodes that exist to the pods
-    that go there. `saving` is in $/h; `evictions` counts the pods that move.
+    that go there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those
+    of them that do without what they prefer.
     """
 
     reason: Reason
@@ -80,6 +81,7 @@ class Command:
     moves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     saving: float = 0.0
     evictions: int = 0
+    conceding: int = 0
     why: str = ""
 
     @property

@@ -21,6 +21,7 @@ from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
+from controller.disruption.concessions import Concession, concession
 from controller.disruption.costs import Lives, eviction_cost
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
@@ -117,14 +118,11 @@ def propose(
             proposal.blocked[candidate.name] = reason
     if not open_:
         return proposal
-    search = _Search(problem, open_, candidates, simulation, expired)
-    plan, approved = NOBODY, list[Group]()
-    for planned in search.plans():
-        approved = search.within(planned, budgets)
-        plan = planned.names if approved or not plan else plan
-        if approved:
-            break
-    approved = approved or search.next_best(plan, budgets)
+    searches = [_Search(problem, open_, candidates, simulation, expired)]
+    conceded = concession(problem, open_)
+    if conceded is not None:
+        searches.append(_Search.conceding(conceded, candidates, expired))
+    search, plan, approved = _first_within(budgets, searches)
     names = frozenset(name for group in approved for name in group.names)
     proposal.commands = [search.command(group) for group in approved]
     proposal.held_back = plan - names
@@ -141,6 +139,22 @@ def propose(
             )
     proposal.verdicts = search.verdicts(approved)
     return proposal
+
+
+def _first_within(
+    budgets: Budgets, searches: Sequence[_Search]
+) -> tuple[_Search, frozenset[str], list[Group]]:
+    """Return the best plan of which budgets let any part go now: whose it is, the nodes that it
+    wants gone, and what goes.
+    """
+    plans = [(search, planned) for search in searches for planned in search.plans()]
+    plans.sort(key=lambda each: -each[1].gain)
+    for search, planned in plans:
+        approved = search.within(planned, budgets)
+        if approved:
+            return search, planned.names, approved
+    search, planned = next((each for each in plans if each[1].groups), plans[0])
+    return search, planned.names, search.next_best(planned.names, budgets)
 
 
 def confirmed(
@@ -174,7 +188,11 @@ def confirmed(
             budgets.admit(now)
             left.append(command)
     going = [open_[name] for command in left for name in sorted(command.names)]
-    search = _Search(problem, going, candidates, simulation, expired)
+    conceded = concession(problem, going)
+    if conceded is not None and any(command.conceding for command in left):
+        search = _Search.conceding(conceded, candidates, expired)
+    else:
+        search = _Search(problem, going, candidates, simulation, expired)
     while left:
         fresh = search.again(left)
         failed = [command for command in left if command.names not in fresh]
@@ -221,7 +239,9 @@ class _Search:
         everyone: Sequence[Candidate],
         simulation: Simulation,
         expired: Callable[[], bool],
+        conceded: Concession | None = None,
     ) -> None:
+        self._conceded = conceded
         self._problem, self._simulation, self._expired = problem, simulation, expired
         self._open = {candidate.name: candidate for candidate in open_}
         lives = Lives(problem.snapshot.pods, problem.settings, problem.now)
@@ -237,6 +257,7 @@ class _Search:
                 self._disturbance[candidate.name] * least,
                 sum(map(lives.hourly_price, candidate.moving)),
             )
+            + (conceded.price_of(candidate) if conceded is not None else 0.0)
             for candidate in open_
         }
         self._balance = balance.Totals.of(everyone)
@@ -244,6 +265,15 @@ class _Search:
         self._alone: Plan | None = None
         self._worth: dict[str, float] = {}
         self._model = None if expired() else simulation.model(self._open)
+
+    @classmethod
+    def conceding(
+        cls, conceded: Concession, everyone: Sequence[Candidate], expired: Callable[[], bool]
+    ) -> _Search:
+        """Search the cluster in which pods do without what they prefer."""
+        problem, open_ = conceded.problem, conceded.candidates
+        simulation = Simulation(problem, open_, expired=expired)
+        return cls(problem, open_, everyone, simulation, expired, conceded)
 
     def plans(self) -> Iterator[_ConfirmedPlan]:
         """Yield plans, the best first, that are worth it for the whole cluster."""
@@ -503,14 +533,19 @@ class _Search:
         replacements = self._replacements(group)
         assert replacements is not None
         evictions = sum(len(candidate.moving) for candidate in group.leaving)
+        conceding, leaving = 0, group.leaving
+        if self._conceded is not None:
+            conceding = sum(map(self._conceded.number, leaving))
+            leaving = self._conceded.restored(leaving)
         return Command(
             REASON,
-            group.leaving,
+            leaving,
             replacements=replacements,
             moves=group.moves,
             saving=group.saving,
             evictions=evictions,
-            why=_why(group, evictions),
+            conceding=conceding,
+            why=_why(group, evictions, conceding),
         )
 
     def verdicts(self, approved: Sequence[Group]) -> list[Verdict]:
@@ -586,7 +621,7 @@ def may_be_spot(node: NewNode) -> bool:
     return allowed is None or allowed.has(labels.SPOT)
 
 
-def _why(group: Group, evictions: int) -> str:
+def _why(group: Group, evictions: int, conceding: int) -> str:
     nodes = ", ".join(sorted(group.names)[:3]) + (", …" if len(group.names) > 3 else "")
     homes = []
     if group.moves:
@@ -597,4 +632,5 @@ def _why(group: Group, evictions: int) -> str:
     return (
         f"{len(group.names)} nodes ({nodes}) for {group.price:.4f} $/h are not needed: their "
         f"{evictions} pods go to {where}"
+        + (f"; {conceding} of them do without what they prefer" if conceding else "")
     )
