@@ -131,12 +131,15 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
     all_pools = objects(world, "nodePools", NodePool)
     pools = tuple(pool for pool in all_pools if _usable(pool))
     overlays = objects(world, "nodeOverlays", NodeOverlay)
+    settings = _settings(world.get("settings", {}))
+    spread = _spreading(world, settings.pop("SCHEDULER_CONFIG", None))
     snapshot = Snapshot(
         nodes=_state_nodes(
             objects(world, "nodes", Node),
             [claim for claim in objects(world, "nodeClaims", NodeClaim) if is_ours(claim)],
         ),
-        pods=tuple(pod for pod in pods if pod.spec.node_name),
+        # Who runs may have to move, and is then spread as whoever waits.
+        pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
         node_pools=pools,
         instance_types=_types_by_pool(found_types, pools, overlays),
         daemon_sets=objects(world, "daemonSets", DaemonSet),
@@ -151,8 +154,6 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         resource_claims=objects(world, "resourceClaims", ResourceClaim),
         device_classes=objects(world, "deviceClasses", DeviceClass),
     )
-    settings = _settings(world.get("settings", {}))
-    spread = _spreading(world, settings.pop("SCHEDULER_CONFIG", None))
     return World(
         snapshot,
         tuple(spread(pod for pod in pods if _waits(pod))),

@@ -10,6 +10,7 @@ import pytest
 
 from controller.__main__ import main
 from tests.disruption.test_consolidation import pods, world
+from tests.parity.worlds import HOSTNAME, pod
 
 
 @pytest.fixture
@@ -82,6 +83,28 @@ def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
     names = [node["metadata"]["name"] for node in written["nodes"]]
     assert names == [node["name"] for node in command["newNodes"]]
     assert not asked(capsys, str(after), "--no-calm")["commands"]
+
+
+def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spread = {"maxSkew": 1, "topologyKey": HOSTNAME, "whenUnsatisfiable": "DoNotSchedule"}
+    cluster = world(
+        *((name, "small", [pod(name, cpu=400, memory=256, labels={"app": "web"})]) for name in "ab")
+    )
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(cluster))
+    assert asked(capsys, str(path), "--no-calm")["commands"]
+
+    service = {
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"app": "web"}},
+    }
+    config = {"podTopologySpread": {"defaultConstraints": [spread]}}
+    path.write_text(
+        json.dumps({**cluster, "services": [service], "settings": {"SCHEDULER_CONFIG": config}})
+    )
+    assert not asked(capsys, str(path), "--no-calm")["commands"]
 
 
 def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
