@@ -121,6 +121,18 @@ MUTATIONS = (
         "        spare = group.max_skew + counts",
     ),
     Mutation(
+        "what pods prefer is given up unasked",
+        f"{PURE}/concessions.py",
+        "price = math.nan if said is None else float(said)",
+        "price = float(said or 0)",
+    ),
+    Mutation(
+        "what pods prefer costs nothing",
+        f"{PURE}/consolidation.py",
+        "            + (conceded.price_of(candidate) if conceded is not None else 0.0)\n",
+        "",
+    ),
+    Mutation(
         "what has changed meanwhile still stands",
         f"{PURE}/methods.py",
         "    return Confirmation(tuple(confirmed), rejected)",
