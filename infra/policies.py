@@ -37,27 +37,17 @@ _FOUND = (
     "SpotPriceHistory",
     "Subnets",
 )
-_LAUNCHED = (
-    "fleet",
-    "instance",
-    "volume",
-    "network-interface",
-    "launch-template",
-    "spot-instances-request",
-)
+_LAUNCHED = ("instance", "volume", "network-interface", "spot-instances-request")
 _TOLD_LATER = (
     labels.TAG_CLUSTER_NAME,
     labels.TAG_INSTALLATION,
     labels.TAG_NODECLAIM,
     "Name",
 )
-_USED = (
-    "snapshot",
-    "security-group",
-    "subnet",
-    "capacity-reservation",
-    "placement-group",
-)
+_PUBLIC = ("image", "snapshot")
+"""What no account stands for in an ARN, whoever owns it."""
+
+_USED = ("security-group", "subnet", "capacity-reservation", "placement-group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,34 +138,32 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
         f"aws:RequestTag/{labels.TAG_INSTALLATION}": installation,
     }
     asks_pool = {f"aws:RequestTag/{labels.NODEPOOL}": "*"}
+    own_tags = {"StringEquals": asks_owned, "StringLike": asks_pool}
     launched = [place.ec2(kind) for kind in _LAUNCHED]
+    fleet, template = place.ec2("fleet"), place.ec2("launch-template")
     return document(
         allow(
             "LaunchWithWhatExists",
             launch,
-            # Public images belong to no account.
-            [f"arn:{place.partition}:ec2:{place.region}::image/*"]
-            + [place.ec2(kind) for kind in ("image", *_USED)]
-            + [f"arn:{place.partition}:ec2:{place.region}::snapshot/*"],
+            [
+                *(place.ec2(kind, account="") for kind in _PUBLIC),
+                *(place.ec2(kind) for kind in _USED),
+            ],
         ),
         allow(
             "LaunchFromOwnTemplates",
             launch,
-            [place.ec2("launch-template")],
+            [template],
             StringEquals=owned,
             StringLike=of_a_pool,
         ),
-        allow(
-            "CreateOnlyWithOwnTags",
-            [*launch, "ec2:CreateLaunchTemplate"],
-            launched,
-            StringEquals=asks_owned,
-            StringLike=asks_pool,
-        ),
+        allow("LaunchOnlyWithOwnTags", launch, launched, **own_tags),
+        allow("MakeFleetsOnlyWithOwnTags", ["ec2:CreateFleet"], [fleet], **own_tags),
+        allow("MakeTemplatesOnlyWithOwnTags", ["ec2:CreateLaunchTemplate"], [template], **own_tags),
         allow(
             "TagWhileCreating",
             ["ec2:CreateTags"],
-            launched,
+            [fleet, template, *launched],
             StringEquals=asks_owned
             | {"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]},
             StringLike=asks_pool,
@@ -195,9 +183,16 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
             **{"ForAllValues:StringEquals": {"aws:TagKeys": list(_TOLD_LATER)}},
         ),
         allow(
-            "DeleteOnlyOwn",
-            ["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"],
-            [place.ec2("instance"), place.ec2("launch-template")],
+            "TerminateOnlyOwn",
+            ["ec2:TerminateInstances"],
+            [place.ec2("instance")],
+            StringEquals=owned,
+            StringLike=of_a_pool,
+        ),
+        allow(
+            "DeleteOnlyOwnTemplates",
+            ["ec2:DeleteLaunchTemplate"],
+            [template],
             StringEquals=owned,
             StringLike=of_a_pool,
         ),

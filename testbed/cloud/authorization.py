@@ -59,7 +59,7 @@ def authorize(world: World, caller: Caller, call: Call) -> None:
         verdict = _verdict(world, session, documents, question, context)
         if not verdict.allowed:
             _deny(world, session, call, question, verdict.reason)
-        world.ledger.allowed(session.role_arn, question.action)
+        world.ledger.allowed(session.role_arn, question.action, question.resource)
 
 
 def _verdict(
@@ -230,7 +230,7 @@ def _launch(world: World, call: Call) -> Iterator[Question]:
     for kind in (*MADE, *(["spot-instances-request"] if _is_spot(call) else [])):
         given = tags_for(specifications, kind)
         yield Question("ec2:RunInstances", ec2_arn(world, kind, "*"), request_tags(given))
-    for identity in _used(world, call, data):
+    for identity in _used(call, data):
         yield _of_resource(world, "ec2:RunInstances", identity)
     for kind in {s["ResourceType"] for s in specifications}:
         given = tags_for(specifications, kind)
@@ -249,27 +249,25 @@ def _is_spot(call: Call) -> bool:
     return "spot" in (market, target)
 
 
-def _used(world: World, call: Call, data: list[Mapping[str, Any]]) -> list[str]:
-    """What a launch names: images, subnets, groups, reservations."""
-    identities: dict[str, None] = {}
+def _used(call: Call, data: list[Mapping[str, Any]]) -> list[str]:
+    """What a launch names: images, snapshots, subnets, groups, reservations."""
     overrides = [o for c in call.get("LaunchTemplateConfigs", []) for o in c.get("Overrides") or []]
-    for each in (*data, *overrides, call.parameters):
-        for name in ("ImageId", "SubnetId"):
-            if each.get(name):
-                identities[each[name]] = None
-        for nic in each.get("NetworkInterfaces") or []:
-            for identity in (nic.get("SubnetId"), *(nic.get("Groups") or [])):
-                if identity:
-                    identities[identity] = None
-        for identity in each.get("SecurityGroupIds") or []:
-            identities[identity] = None
-        specification = each.get("CapacityReservationSpecification") or {}
-        target = specification.get("CapacityReservationTarget") or {}
-        group = (each.get("Placement") or {}).get("GroupId")
-        for identity in (target.get("CapacityReservationId"), group):
-            if identity:
-                identities[identity] = None
-    return list(identities)
+    named = (name for each in (*data, *overrides, call.parameters) for name in _named(each))
+    return list(dict.fromkeys(filter(None, named)))
+
+
+def _named(launch: Mapping[str, Any]) -> Iterator[str | None]:
+    yield launch.get("ImageId")
+    yield launch.get("SubnetId")
+    for nic in launch.get("NetworkInterfaces") or []:
+        yield nic.get("SubnetId")
+        yield from nic.get("Groups") or []
+    yield from launch.get("SecurityGroupIds") or []
+    for mapping in launch.get("BlockDeviceMappings") or []:
+        yield (mapping.get("Ebs") or {}).get("SnapshotId")
+    specification = launch.get("CapacityReservationSpecification") or {}
+    yield (specification.get("CapacityReservationTarget") or {}).get("CapacityReservationId")
+    yield (launch.get("Placement") or {}).get("GroupId")
 
 
 def _pass_roles(call: Call, data: list[Mapping[str, Any]]) -> Iterator[Question]:

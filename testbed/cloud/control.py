@@ -216,9 +216,9 @@ class CloudControl:
         denied: list[dict[str, str]] = self._get("denied")["denied"]
         return denied
 
-    def rights(self) -> dict[str, list[str]]:
-        """The actions that each role was allowed, by the role's ARN."""
-        rights: dict[str, list[str]] = self._get("rights")["rights"]
+    def rights(self) -> dict[str, dict[str, list[str]]]:
+        """The actions that each role was allowed and on what, by the role's ARN."""
+        rights: dict[str, dict[str, list[str]]] = self._get("rights")["rights"]
         return rights
 
     def unimplemented(self) -> dict[str, int]:

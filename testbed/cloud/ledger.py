@@ -26,7 +26,7 @@ class Ledger:
         self._calls: Counter[tuple[str, str]] = Counter()
         self._denials: deque[Denial] = deque(maxlen=1000)
         self._unimplemented: Counter[str] = Counter()
-        self._rights: dict[str, set[str]] = {}
+        self._rights: dict[str, dict[str, set[str]]] = {}
 
     def called(self, principal: str, action: str) -> None:
         """Count a call."""
@@ -38,15 +38,18 @@ class Ledger:
         with self._lock:
             self._denials.append(denial)
 
-    def allowed(self, role: str, action: str) -> None:
+    def allowed(self, role: str, action: str, resource: str) -> None:
         """Note that a role used a right."""
         with self._lock:
-            self._rights.setdefault(role, set()).add(action)
+            self._rights.setdefault(role, {}).setdefault(action, set()).add(resource)
 
-    def rights(self) -> dict[str, list[str]]:
-        """The actions that each role was allowed, by the role's ARN."""
+    def rights(self) -> dict[str, dict[str, list[str]]]:
+        """The actions that each role was allowed and on what, by the role's ARN."""
         with self._lock:
-            return {role: sorted(actions) for role, actions in sorted(self._rights.items())}
+            return {
+                role: {action: sorted(used) for action, used in sorted(actions.items())}
+                for role, actions in sorted(self._rights.items())
+            }
 
     def unimplemented(self, action: str) -> None:
         """Count a call that the cloud could not answer."""

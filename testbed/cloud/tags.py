@@ -26,6 +26,7 @@ KINDS = {
     "subnet": ("subnet", "InvalidSubnetID.NotFound", "The subnet ID '{}' does not exist"),
     "sg": ("security-group", "InvalidGroup.NotFound", "The security group '{}' does not exist"),
     "vpc": ("vpc", "InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),
+    "snap": ("snapshot", "InvalidSnapshot.NotFound", "The snapshot '{}' does not exist."),
     "ami": ("image", "InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
     "lt": (
         "launch-template",

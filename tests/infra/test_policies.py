@@ -66,12 +66,12 @@ def test_what_exists_may_be_launched_with(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["fleet", "instance", "volume", "network-interface"])
 def test_what_is_launched_carries_the_tags_of_the_cluster_and_a_pool(kind: str) -> None:
-    assert may("ec2:RunInstances", ec2(kind), asking(OURS))
-    assert not may("ec2:RunInstances", ec2(kind))
-    assert not may("ec2:RunInstances", ec2(kind), asking(THEIRS))
+    assert may("ec2:CreateFleet", ec2(kind), asking(OURS))
+    assert not may("ec2:CreateFleet", ec2(kind))
+    assert not may("ec2:CreateFleet", ec2(kind), asking(THEIRS))
     for needed in (labels.NODEPOOL, labels.TAG_INSTALLATION):
         some = {key: value for key, value in OURS.items() if key != needed}
-        assert not may("ec2:RunInstances", ec2(kind), asking(some))
+        assert not may("ec2:CreateFleet", ec2(kind), asking(some))
 
 
 def test_only_templates_of_the_cluster_are_launched_from() -> None:

@@ -43,4 +43,5 @@ async def test_pods_come_and_go_and_nodes_follow_until_destroy_leaves_nothing(
     assert 0 < summary.lower_bound <= summary.cost
     assert summary.left == {}
     assert region.cloud.unimplemented() == {}
+    assert region.cloud.denied() == []
     assert region.errors() == [], "nothing went wrong, and yet somebody was asked to look"

@@ -1,0 +1,292 @@
+"""The controller is granted all the rights in AWS that it uses, and no others."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import msgspec
+import pytest
+from botocore import xform_name
+
+import controller.aws
+from controller.apis import conditions
+from controller.apis.ec2nodeclass import (
+    BlockDevice,
+    BlockDeviceMapping,
+    EC2NodeClass,
+    PlacementGroupSelector,
+    SelectorTerm,
+)
+from controller.apis.nodeclaim import NodeClaim, NodeClaimStatus
+from controller.aws import launchtemplates
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.session import Session
+from controller.aws.statuses import InstanceStatuses
+from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.options import Options
+from infra import policies
+from testbed.cloud.filters import like
+from tests.aws.builders import (
+    CLUSTER,
+    ON_DEMAND,
+    QUEUE,
+    ROLE,
+    SPOT,
+    Clock,
+    make_claim,
+    ready,
+    within,
+)
+from tests.aws.conftest import REGION, Region, RememberingSession
+
+ACCOUNT = "123456789012"
+PLACE = policies.Place("aws", REGION, ACCOUNT, CLUSTER)
+DOCUMENTS = {
+    "lifecycle": policies.node_lifecycle(PLACE, installation=CLUSTER),
+    "iam": policies.iam_integration(
+        PLACE, installation=CLUSTER, node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"
+    ),
+    "eks": policies.eks_integration(PLACE),
+    "queue": policies.interruption(f"arn:aws:sqs:{REGION}:{ACCOUNT}:{QUEUE}"),
+    "shift": policies.zonal_shift(PLACE),
+    "discovery": policies.resource_discovery(PLACE),
+}
+SERVICES = ("arc-zonal-shift", "ec2", "eks", "iam", "pricing", "sqs", "ssm")
+M5 = within("karpenter.k8s.aws/instance-family", "m5")
+
+BY_EC2_ALONE = {
+    "ec2:CreateFleet": [
+        "image", "snapshot", "security-group", "subnet", "capacity-reservation",
+        "placement-group", "instance", "volume", "network-interface", "spot-instances-request",
+    ],
+}  # fmt: skip
+"""What only EC2 itself asks for: its service authorization reference has CreateFleet authorized
+for all that a fleet uses and makes; the test cloud asks for that under RunInstances alone."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One action on one pattern of resources, and the statement that allows it."""
+
+    statement: str
+    action: str
+    resource: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of EC2 resource."""
+        return self.resource.rpartition(":")[2].partition("/")[0]
+
+    def is_used(self, rights: Mapping[str, list[str]]) -> bool:
+        return any(like(used, self.resource) for used in rights.get(self.action, ()))
+
+
+GRANTS = [
+    Grant(statement["Sid"], action, resource)
+    for document in DOCUMENTS.values()
+    for statement in document["Statement"]
+    for action in statement["Action"]
+    for resource in statement["Resource"]
+]
+
+
+@pytest.fixture(scope="module")
+def limited(region: Region) -> Iterator[Session]:
+    """A session of the controller's role, as the bundle makes it."""
+    iam, sts = region.client("iam"), region.client("sts")
+    iam.create_role(
+        RoleName="controller",
+        AssumeRolePolicyDocument=json.dumps(
+            policies.trusts({"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, ["sts:AssumeRole"])
+        ),
+    )
+    for name, document in DOCUMENTS.items():
+        iam.put_role_policy(
+            RoleName="controller", PolicyName=name, PolicyDocument=json.dumps(document)
+        )
+    given = sts.assume_role(
+        RoleArn=f"arn:aws:iam::{ACCOUNT}:role/controller", RoleSessionName="controller"
+    )["Credentials"]
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", region.cloud.url)
+        environment.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
+        environment.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
+        environment.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
+        made = RememberingSession(region=REGION, attempts=1)
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def worked(limited: Session, region: Region) -> Region:
+    """A region in which the controller's role has done all of its work."""
+    asyncio.run(_work(limited, region))
+    return region
+
+
+@pytest.fixture(scope="module")
+def rights(worked: Region) -> Mapping[str, list[str]]:
+    """What the controller's role was allowed, and on what."""
+    return worked.control.rights()[f"arn:aws:iam::{ACCOUNT}:role/controller"]
+
+
+async def _work(aws: Session, region: Region) -> None:
+    options = Options(cluster_name=CLUSTER, interruption_queue=QUEUE, enable_zonal_shift=True)
+    clock = Clock()
+    provider = AWSCloudProvider(options, aws=aws, clock=clock)
+    region.control.shift_zone("usw2-az4", active=False)
+    await provider.start()
+
+    node_class = await _ready(provider)
+    for claim in (make_claim(M5, SPOT), make_claim(M5, ON_DEMAND)):
+        await _live(provider, claim, node_class)
+    assert list(await provider.instances()) == []
+
+    await _use_what_is_special(provider, region)
+    await _hear(provider, region)
+    await InstanceStatuses(aws).refresh(datetime.now(UTC))
+    clock.advance(launchtemplates.IDLE + 1)
+    assert await provider.templates.sweep()
+    await provider.release(node_class)
+    await _make_profiles(aws, region)
+
+
+async def _ready(provider: AWSCloudProvider, **spec: Any) -> EC2NodeClass:
+    node_class = await ready(provider, **spec)
+    held = node_class.status.conditions
+    assert conditions.is_true(held, "Ready"), [c.message for c in held if c.status != "True"]
+    return node_class
+
+
+async def _live(provider: AWSCloudProvider, claim: NodeClaim, node_class: EC2NodeClass) -> None:
+    """Bring a claim to life, and to its end."""
+    instance = await provider.launch(claim, node_class)
+    metadata = msgspec.structs.replace(
+        claim.metadata, labels={**instance.labels, **claim.metadata.labels}
+    )
+    status = NodeClaimStatus(provider_id=instance.provider_id, image_id=instance.image_id)
+    launched = msgspec.structs.replace(claim, metadata=metadata, status=status)
+    assert await provider.drift_reason(launched, node_class) is None
+    tags = {"Name": "node", "karpenter.sh/nodeclaim": claim.metadata.name}
+    await provider.tag(instance.provider_id, tags)
+    await provider.terminate(instance.provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        await provider.terminate(instance.provider_id)
+
+
+async def _use_what_is_special(provider: AWSCloudProvider, region: Region) -> None:
+    """Launch into a reservation and a placement group, with a volume from a snapshot."""
+    ec2 = region.client("ec2")
+    reservation = ec2.create_capacity_reservation(
+        InstanceType="m5.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-west-2a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    ec2.create_placement_group(GroupName="together", Strategy="cluster")
+    snapshot = next(
+        mapping["Ebs"]["SnapshotId"]
+        for image in ec2.describe_images()["Images"]
+        for mapping in image["BlockDeviceMappings"]
+    )
+    extra = BlockDeviceMapping(
+        device_name="/dev/xvdb", ebs=BlockDevice(snapshot_id=snapshot, volume_size="8Gi")
+    )
+    root = BlockDeviceMapping(device_name="/dev/xvda", ebs=BlockDevice(volume_size="20Gi"))
+
+    reserved = await _ready(
+        provider,
+        capacity_reservation_selector_terms=[SelectorTerm(id=reservation)],
+        block_device_mappings=[root, extra],
+    )
+    any_capacity = within("karpenter.sh/capacity-type", "reserved", "spot", "on-demand")
+    await _live(provider, make_claim(any_capacity, M5), reserved)
+    together = await _ready(
+        provider, placement_group_selector=PlacementGroupSelector(name="together")
+    )
+    await _live(provider, make_claim(ON_DEMAND, M5), together)
+
+
+async def _hear(provider: AWSCloudProvider, region: Region) -> None:
+    """Take a message from the queue, and off it."""
+    sqs = region.client("sqs")
+    sqs.send_message(
+        QueueUrl=sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"],
+        MessageBody=json.dumps({"version": "0", "source": "x", "detail-type": "y", "detail": {}}),
+    )
+    (notice,) = await provider.notices()
+    await provider.acknowledge(notice)
+
+
+async def _make_profiles(aws: Session, region: Region) -> None:
+    """Make an instance profile, collect what others have left, and remove it again."""
+    iam = region.client("iam")
+    iam.remove_role_from_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
+    try:
+        provider = AWSCloudProvider(Options(cluster_name=CLUSTER), aws=aws)
+        node_class = await _ready(provider)
+        assert node_class.status.instance_profile.startswith(f"{CLUSTER}_")
+        await provider.collect_profiles()
+        await provider.release(node_class)
+    finally:
+        iam.add_role_to_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
+
+
+def test_nothing_is_used_that_is_not_granted(worked: Region) -> None:
+    assert worked.control.denied() == []
+    assert worked.control.unimplemented() == {}
+
+
+def test_nothing_is_granted_that_is_not_used(rights: Mapping[str, list[str]]) -> None:
+    unused = [
+        f"{grant.action} on {grant.resource} ({grant.statement})"
+        for grant in GRANTS
+        if not grant.is_used(rights) and grant.kind not in BY_EC2_ALONE.get(grant.action, ())
+    ]
+    assert unused == []
+
+
+def test_what_only_ec2_asks_for_is_granted_and_not_asked_for_here(
+    rights: Mapping[str, list[str]],
+) -> None:
+    for action, kinds in BY_EC2_ALONE.items():
+        granted = {grant.kind: grant for grant in GRANTS if grant.action == action}
+        assert granted.keys() >= set(kinds)
+        assert [kind for kind in kinds if granted[kind].is_used(rights)] == []
+
+
+def test_every_call_that_the_code_can_make_was_made(worked: Region) -> None:
+    """Else a right that is needed, and not granted, would not be missed."""
+    called = {
+        action
+        for principal, actions in worked.control.calls().items()
+        if ":assumed-role/controller/" in principal
+        for action in actions
+    }
+    assert {call for call in _calls_in_code() if not called & set(call)} == set()
+
+
+def _calls_in_code() -> set[tuple[str, ...]]:
+    """Return each operation that `controller.aws` names, as every service's call it may be."""
+    session = boto3.Session(region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x")
+    operations: dict[str, list[str]] = {}
+    for service in SERVICES:
+        for operation in session.client(service).meta.service_model.operation_names:
+            operations.setdefault(xform_name(operation), []).append(f"{service}:{operation}")
+    (place,) = controller.aws.__path__
+    named = {
+        node.value
+        for file in Path(place).glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {tuple(operations[name]) for name in named & operations.keys()}
