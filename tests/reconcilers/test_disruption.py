@@ -161,6 +161,35 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     assert bool(found) is consolidatable
 
 
+@pytest.mark.parametrize(
+    ("quiet", "used", "goes"),
+    [
+        pytest.param(599, False, False, id="may be needed yet"),
+        pytest.param(600, False, True, id="nobody came"),
+        pytest.param(10**6, True, False, id="pods have run there"),
+    ],
+)
+async def test_what_was_made_in_the_place_of_nodes_for_nothing_goes_though_never_consolidated(
+    quiet: int, used: bool, goes: bool
+) -> None:
+    scenario = DisruptionScenario(1, consolidateAfter="Never")
+    world = scenario.world
+    claim = world.claim("claim-0")
+    assert claim is not None
+    told = {"metadata": {"annotations": {labels.REPLACES: "node-9"}}}
+    await world.api.patch(kinds.NODE_CLAIM, "claim-0", told)
+    if used:
+        seen = {"status": {"lastPodEventTime": "2026-01-01T00:00:00Z"}}
+        await world.api.patch(kinds.NODE_CLAIM, "claim-0", seen, subresource="status")
+    world.see()
+    world.pass_time(seconds=quiet)
+
+    await Consolidatable(world.api, world.cluster, world.clock).reconcile("claim-0")
+    await scenario.work(seconds=20)
+
+    assert bool(scenario.going()) is goes
+
+
 def is_marked(scenario: DisruptionScenario, number: int = 0) -> bool:
     """Whether the node or its claim says that it is being disrupted."""
     node, claim = scenario.world.node(f"node-{number}"), scenario.world.claim(f"claim-{number}")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeclaim import NodeClaim, NodeClaimStatus
 from controller.apis.nodepool import NodePool
 from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
@@ -167,6 +167,50 @@ async def test_the_least_harm_goes_first() -> None:
         went.append(*(before - set(staying(world))))
 
     assert went == [c.metadata.name for c in (unborn, empty, cheap, dear, kept)]
+
+
+async def _replacing(world: World, protected: bool = False) -> tuple[NodeClaim, NodeClaim]:
+    """A node that has drifted, and the claim that an earlier leader made in its place."""
+    await replicated(world)
+    (old,) = world.claims()
+    node = await _joined(world, old)
+    kept = {labels.DO_NOT_DISRUPT: "true"} if protected else {}
+    world.seed(make_running_pod("web", node, annotations=kept))
+    metadata = msgspec.structs.replace(
+        old.metadata, name="heir", uid="heir", annotations={labels.REPLACES: node}
+    )
+    world.seed(msgspec.structs.replace(old, metadata=metadata, status=NodeClaimStatus()))
+    heir = next(claim for claim in world.claims() if claim.metadata.name == "heir")
+    return old, heir
+
+
+async def test_what_an_earlier_leader_made_in_the_place_of_a_node_is_waited_for() -> None:
+    world = make_world(1)
+    old, heir = await _replacing(world)
+
+    await replicated(world)
+
+    assert set(staying(world)) == {old.metadata.name, heir.metadata.name}
+
+
+async def test_a_node_goes_once_what_was_made_in_its_place_is_ready() -> None:
+    world = make_world(1)
+    _, heir = await _replacing(world)
+    await _joined(world, heir)
+
+    await replicated(world)
+
+    assert staying(world) == [heir.metadata.name]
+
+
+async def test_a_protected_node_stays_though_another_was_made_in_its_place() -> None:
+    world = make_world(1)
+    old, heir = await _replacing(world, protected=True)
+    await _joined(world, heir)
+
+    await replicated(world)
+
+    assert staying(world) == [old.metadata.name]
 
 
 async def test_pods_never_make_nodes_of_a_static_pool() -> None:

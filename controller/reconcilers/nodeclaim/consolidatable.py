@@ -14,6 +14,11 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
 
+UNUSED = timedelta(minutes=10)
+"""After how long without a pod a node that was made in the place of others may go as empty, also
+where `consolidateAfter` is `Never`: the controller that made it has died, or what it was made for
+came to nothing, and nobody else would ever end it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Consolidatable:
@@ -49,7 +54,15 @@ class Consolidatable:
         if pool is None or initialized is None or not initialized.is_true:
             return None
         wait = durations.parse(pool.spec.disruption.consolidate_after)
+        if wait is None and _is_unused(claim):
+            wait = UNUSED
         if wait is None:
             return None
         since = claim.status.last_pod_event_time or initialized.last_transition_time
         return since + wait - self.clock() if since is not None else None
+
+
+def _is_unused(claim: NodeClaim) -> bool:
+    """Whether it was made in the place of other nodes, and no pod has ever come."""
+    is_heir = labels.REPLACES in claim.metadata.annotations
+    return is_heir and claim.status.last_pod_event_time is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from controller.apis import conditions
+from controller.apis import conditions, labels
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.nodepool import NodePool
 from controller.apiserver.errors import (
@@ -66,7 +67,11 @@ class Replication:
             return await self._make(pool, missing, len(claims))
         # Those that disruption has marked are on their way out already, and have heirs.
         running = [node for node in self.cluster.state_nodes(self.clock()) if _runs(node, name)]
-        await self._end(running, len(running) - pool.spec.replicas)
+        # Where an earlier leader began that, it comes to its end here.
+        named = {node.name: _replaced(node) for node in running}
+        replaced = named.keys() & frozenset[str]().union(*named.values())
+        coming = [node for node in running if not node.initialized and named[node.name] & replaced]
+        await self._end(running, len(running) - pool.spec.replicas - len(coming), replaced)
         return PERIOD
 
     async def _make(self, pool: NodePool, missing: int, present: int) -> timedelta | None:
@@ -86,10 +91,10 @@ class Replication:
             return AT_THE_LIMIT
         return PERIOD
 
-    async def _end(self, running: list[StateNode], count: int) -> None:
+    async def _end(self, running: list[StateNode], count: int, replaced: Set[str]) -> None:
         there = {claim.metadata.uid for claim in self.cluster.list(NODE_CLAIM)}
         self._unanswered.intersection_update(there)
-        for node in sorted(running, key=self._rank):
+        for node in sorted(running, key=lambda node: self._rank(node, node.name in replaced)):
             if count <= 0:
                 return
             count -= await self._delete(node)
@@ -123,24 +128,34 @@ class Replication:
         log.info("deleting nodeclaim beyond replicas", extra=fields)
         return True
 
-    def _rank(self, node: StateNode) -> Rank:
-        """Order machines by the harm of their end: unborn, empty, cheap, and protected last.
+    def _rank(self, node: StateNode, is_replaced: bool) -> Rank:
+        """Order machines by the harm of their end: those with another in their place, unborn,
+        empty, cheap, and protected last.
 
         Those whose deletion has been asked for already come first of all.
         """
         claim = node.claim
         assert claim is not None
+        name, now = claim.metadata.name, self.clock()
         if claim.metadata.uid in self._unanswered:
-            return -1, False, 0.0, claim.metadata.name
-        if not node.registered:
-            return 0, False, 0.0, claim.metadata.name
-        now = self.clock()
+            return 0, False, 0.0, name
         pods = self.cluster.pods_on(node.name)
         is_protected = any(forbids_disruption(pod, now) for pod in pods)
+        if is_replaced and not is_protected:
+            return 1, False, 0.0, name
+        if not node.registered:
+            return 2, False, 0.0, name
         if not is_protected and all(map(is_daemon, pods)):
-            return 1, False, 0.0, claim.metadata.name
+            return 3, False, 0.0, name
         cost = rescheduling_cost(pods) * lifetime_remaining(claim, now)
-        return 2, is_protected, cost, claim.metadata.name
+        return 4, is_protected, cost, name
+
+
+def _replaced(node: StateNode) -> Set[str]:
+    """Return the names of the nodes in whose place this one was made."""
+    assert node.claim is not None
+    named = node.claim.metadata.annotations.get(labels.REPLACES, "")
+    return frozenset(filter(None, named.split(",")))
 
 
 def _runs(node: StateNode, pool: str) -> bool:
