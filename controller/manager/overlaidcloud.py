@@ -1,4 +1,7 @@
-"""A cloud whose machines cost and hold what NodeOverlays say."""
+"""A cloud whose machines cost and hold what NodeOverlays say.
+
+Pools that overlays cannot tell apart share what they see: most of what there is in memory is types.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,27 @@ from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
 from controller.manager.clouddecorator import CloudDecorator
 from controller.state.cluster import Cluster
-from controller.state.overlays import overlaid
+from controller.state.overlays import identity, overlaid
 
 
 @dataclass(frozen=True, slots=True)
 class _PoolView:
-    """What a pool saw last, and under what."""
+    """What pools of one identity saw last, and under what."""
 
     before: Sequence[InstanceType]
-    pool: NodePool
+    identity: frozenset[tuple[str, str]]
     overlays: Sequence[NodeOverlay]
     after: Sequence[InstanceType]
 
     def holds(
-        self, types: Sequence[InstanceType], pool: NodePool, overlays: Sequence[NodeOverlay]
+        self,
+        types: Sequence[InstanceType],
+        identity: frozenset[tuple[str, str]],
+        overlays: Sequence[NodeOverlay],
     ) -> bool:
-        """Whether it is what the pool sees still."""
+        """Whether it is what such a pool sees still."""
         # Types come as the same object while nothing about them changed, and there are many.
-        return self.before is types and (self.pool, self.overlays) == (pool, overlays)
+        return self.before is types and (self.identity, self.overlays) == (identity, overlays)
 
 
 class OverlaidCloud(CloudDecorator):
@@ -66,11 +72,15 @@ class OverlaidCloud(CloudDecorator):
         overlays = [o for o in self._cluster.list(kinds.NODE_OVERLAY) if is_in_force(o)]
         if not overlays:
             return types
-        seen = self._views.get(pool.metadata.name)
-        if seen is None or not seen.holds(types, pool, overlays):
+        told_by = identity(overlays, pool)
+        view = next(
+            (view for view in self._views.values() if view.holds(types, told_by, overlays)), None
+        )
+        if view is None:
             after = overlaid(types, overlays, pool=pool)
-            seen = self._views[pool.metadata.name] = _PoolView(types, pool, overlays, after)
-        return seen.after
+            view = _PoolView(types, told_by, overlays, after)
+        self._views[pool.metadata.name] = view
+        return view.after
 
 
 def is_in_force(overlay: NodeOverlay) -> bool:

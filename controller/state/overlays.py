@@ -107,6 +107,17 @@ def conflicting(
     return frozenset(refused)
 
 
+def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple[str, str]]:
+    """Return all that overlays look at in a pool: those of its nodes' labels that they name.
+
+    Pools of which it is equal see the same types alike.
+    """
+    named = {key for overlay in overlays for key in requirements.read(overlay.spec.requirements)}
+    return frozenset(
+        (key, value) for key, value in _labels(pool).items() if labels.normalized(key) in named
+    )
+
+
 def marks(types: Iterable[InstanceType]) -> dict[str, str]:
     """Return what a claim for one of these types says of the overlays they are under."""
     types = tuple(types)
@@ -122,10 +133,13 @@ def _ordered(overlays: Iterable[NodeOverlay]) -> list[NodeOverlay]:
     return sorted(by_name, key=lambda overlay: -overlay.spec.weight)
 
 
+def _labels(pool: NodePool) -> dict[str, str]:
+    return {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
+
+
 def _reader(overlay: NodeOverlay, pool: NodePool) -> Reader:
-    own = {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
     needed = requirements.read(overlay.spec.requirements)
-    return Reader(overlay.spec, needed, requirements.of_labels(own))
+    return Reader(overlay.spec, needed, requirements.of_labels(_labels(pool)))
 
 
 def _targets(

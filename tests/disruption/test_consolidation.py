@@ -272,6 +272,31 @@ def test_moved_pods_do_not_go_to_nodes_that_are_still_starting() -> None:
     assert not decided(cluster).commands
 
 
+@pytest.mark.parametrize(("max_skew", "goes"), [(1, False), (2, True)])
+def test_pods_stay_as_evenly_spread_over_zones_as_they_need(max_skew: int, goes: bool) -> None:
+    spread = {
+        "maxSkew": max_skew,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    web = [
+        pod(name, cpu=400, memory=256, labels={"app": "web"}, topologySpreadConstraints=[spread])
+        for name in ("web-0", "web-1")
+    ]
+    both = instance_type(
+        "small",
+        cpu=2,
+        memory_gib=8,
+        pods=29,
+        offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
+    )
+    cluster = world(("a", "small", web[:1]), ("b", "small", web[1:]), instanceTypes=[both])
+    cluster["nodes"][1]["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+
+    assert bool(decided(cluster).commands) is goes
+
+
 def test_spot_is_not_replaced_by_spot_unless_the_gate_is_on() -> None:
     both = [pool(on_demand=False)]
     cluster = world(("big", "large/spot", pods("web", 7)), pools=both)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from controller.apis import conditions, labels
+from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.kinds import NODE_OVERLAY
 from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.nodepool import NodePool
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
 from tests.manager.wholecontroller import LivingCloud
@@ -113,3 +117,38 @@ async def test_prices_and_capacities_reach_whoever_looks_at_types_for_a_pool() -
     assert all(t.allocatable["example.com/disk"] == 2000 for t in after)
     assert {o.price for t in unsure for o in t.offerings} == {7}
     assert all(not t.capacity_overlaid for t in await cloud.instance_types(make_class()))
+
+
+class UnchangingCloud(LivingCloud):
+    """Answers with the same types, as the real one does while nothing about them changes."""
+
+    async def instance_types(
+        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
+    ) -> Sequence[InstanceType]:
+        return self.types
+
+
+async def test_pools_that_overlays_do_not_tell_apart_see_the_same_types_only_once() -> None:
+    """Most of what there is in memory is types, and pools are many."""
+    needs_team = [{"key": "team", "operator": "In", "values": ["red"]}]
+    world = make_world(
+        make_overlay("everybody", weight=1, price="7"),
+        make_overlay("red", weight=2, price="8", requirements=needs_team),
+    )
+    await evaluation(world).reconcile(ALL)
+    cloud = OverlaidCloud(UnchangingCloud(clock=world.clock), world.cluster)
+    pools = [make_pool("one"), make_pool("other"), make_pool("red")]
+    template = pools[2].spec.template
+    labelled = msgspec.structs.replace(template.metadata, labels={"team": "red"})
+    template = msgspec.structs.replace(template, metadata=labelled)
+    pools[2] = msgspec.structs.replace(
+        pools[2], spec=msgspec.structs.replace(pools[2].spec, template=template)
+    )
+    world.seed(*pools)
+
+    one, other, red = [await cloud.instance_types(make_class(), pool) for pool in pools]
+
+    assert one is other
+    assert one is await cloud.instance_types(make_class(), pools[0])
+    assert {o.price for t in one for o in t.offerings} == {7}
+    assert {o.price for t in red for o in t.offerings} == {8}
