@@ -8,9 +8,10 @@ names of resources.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from controller.apis import labels
 
@@ -62,34 +63,21 @@ def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_walked(world, collected.tokens()))
 
 
-class _Words(Protocol):
-    """What becomes of each word."""
-
-    def plain(self, word: str) -> str:
-        """Return what becomes of a name."""
-
-    def namespace(self, word: str) -> str:
-        """Return what becomes of a namespace's name."""
-
-    def of_label(self, key: str, value: str) -> str:
-        """Return what becomes of a label's value."""
-
-
 @dataclass(slots=True)
-class _Labels:
-    """Knows of which labels the values are words, and of which kind."""
+class _Words(ABC):
+    """What becomes of each word; knows of which labels the values are words, and of which kind."""
 
     compared: frozenset[str]
     made: Mapping[str, tuple[str, str]]
     """Names that Kubernetes has put together, of a pod and its volume."""
 
+    @abstractmethod
     def plain(self, word: str) -> str:
         """Return what becomes of a name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def namespace(self, word: str) -> str:
         """Return what becomes of a namespace's name."""
-        raise NotImplementedError
 
     def of_label(self, key: str, value: str) -> str:
         """Return what becomes of a label's value."""
@@ -101,7 +89,7 @@ class _Labels:
 
 
 @dataclass(slots=True)
-class _Collector(_Labels):
+class _Collector(_Words):
     """Hears every word once, so that tokens can be given in order."""
 
     words: set[str] = field(default_factory=set)
@@ -127,7 +115,7 @@ class _Collector(_Labels):
 
 
 @dataclass(slots=True)
-class _Tokens(_Labels):
+class _Tokens(_Words):
     """Puts tokens in the place of words."""
 
     names: Mapping[str, str]

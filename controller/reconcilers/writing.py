@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.apis import conditions
+from controller.apis import conditions, labels
 from controller.apis.kinds import NODE_CLAIM, Kind, T
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import NodeClaim
@@ -90,3 +90,25 @@ async def with_condition(
         generation = claim.metadata.generation
         after = conditions.rolled_up(after, ready_when, generation=generation, now=now)
     return await with_conditions(api, cluster, claim, after)
+
+
+async def with_drain_over(
+    api: ApiServer, cluster: Cluster, claim: NodeClaim, now: datetime
+) -> NodeClaim:
+    """Say of a claim that the time of its drain is up, unless it was before.
+
+    Whatever else has become of the claim meanwhile, this holds, so that nothing is a conflict but
+    another claim of the same name.
+
+    Raises:
+        NotFoundError: it has gone.
+
+    """
+    before = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP)
+    deadline = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if before is not None and before <= deadline:
+        return claim
+    annotated = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}}
+    updated = await api.patch(NODE_CLAIM, claim.metadata.name, annotated, uid=claim.metadata.uid)
+    cluster.observe(NODE_CLAIM, updated)
+    return updated

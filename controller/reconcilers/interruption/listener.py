@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider, Notice
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import with_drain_over
 from controller.state.cluster import Cluster
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
@@ -110,21 +110,9 @@ class Listener:
             "TerminatingOnInterruption",
             "Interruption triggered termination for the NodeClaim",
         )
-        if kind in AT_ONCE:
-            await self._force(claim)
         try:
+            if kind in AT_ONCE:
+                await with_drain_over(self.api, self.cluster, claim, self.clock())
             await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
             return
-
-    async def _force(self, claim: NodeClaim) -> None:
-        """Say that the drain's time is up before it begins."""
-        deadline = self.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        with contextlib.suppress(NotFoundError):
-            updated = await self.api.patch(
-                NODE_CLAIM,
-                claim.metadata.name,
-                {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
-                uid=claim.metadata.uid,
-            )
-            self.cluster.observe(NODE_CLAIM, updated)

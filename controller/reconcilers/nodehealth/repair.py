@@ -22,7 +22,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider, RepairPolicy
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import with_drain_over
 from controller.state.cluster import Cluster
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
@@ -102,13 +102,9 @@ class Repair:
 
     async def _end(self, claim: NodeClaim, condition: Condition) -> None:
         """Have the claim go, and its pods with it: its drain is over when it begins."""
-        deadline = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP)
-        now = self.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        if deadline is None or deadline > now:
-            annotated = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: now}}}
-            claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, annotated)
         pods = self.cluster.moving_from(claim)
         try:
+            claim = await with_drain_over(self.api, self.cluster, claim, self.clock())
             await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
             return
