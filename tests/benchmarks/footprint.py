@@ -73,9 +73,9 @@ NARROW = (
 def pss(pid: int) -> float:
     """Return the memory of a process in MiB, each shared page divided by those who share it."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 def pools_of(count: int) -> list[NodePool]:
@@ -182,7 +182,7 @@ class Replica:
 
     def shown(self, stage: str) -> None:
         """Print a row."""
-        each = [pss(os.getpid()), *(_held_by(one) for one in (self.solver, self.judging))]
+        each = [pss(os.getpid()), *(_held_by(solver) for solver in (self.solver, self.judging))]
         row = [str(len(self.pools)), stage, *(f"{mib:.0f}" for mib in (*each, sum(each)))]
         print(f"| {' | '.join(row)} |", flush=True)
 

@@ -70,13 +70,13 @@ def ours(world: World) -> Look:
 def theirs(world: World, *, patient: bool) -> Look:
     """Look at it with Karpenter's."""
     with engines.dialogue() as karpenter:
-        found: Mapping[str, Any] = karpenter.disrupt(world, now=NOW, patient=patient)
+        answer: Mapping[str, Any] = karpenter.disrupt(world, now=NOW, patient=patient)
     return Look(
-        found["seconds"],
-        found["cpuSeconds"],
-        len(found["commands"]),
-        sum(len(command["nodes"]) for command in found["commands"]),
-        found["costBefore"] - found["costAfter"],
+        answer["seconds"],
+        answer["cpuSeconds"],
+        len(answer["commands"]),
+        sum(len(command["nodes"]) for command in answer["commands"]),
+        answer["costBefore"] - answer["costAfter"],
     )
 
 
@@ -105,18 +105,18 @@ def main(argv: Sequence[str]) -> int:
     for nodes in map(int, options.nodes.split(",")):
         for what, share in (("under-used", UNDERUSED), ("full", FULL)):
             world = filled(nodes, share)
-            for side, one in sides(world, options.only):
+            for side, measured in sides(world, options.only):
                 progress.note(
-                    f"{nodes} nodes, {what}: {side}: {one}, load {os.getloadavg()[0]:.1f}"
+                    f"{nodes} nodes, {what}: {side}: {measured}, load {os.getloadavg()[0]:.1f}"
                 )
                 drawn.add_row(
                     f"{nodes} nodes, {what}",
                     side,
-                    f"{one.seconds:.2f}",
-                    f"{one.cpu:.2f}",
-                    str(one.commands),
-                    str(one.leaving),
-                    f"{one.saving:.3f}",
+                    f"{measured.seconds:.2f}",
+                    f"{measured.cpu:.2f}",
+                    str(measured.commands),
+                    str(measured.leaving),
+                    f"{measured.saving:.3f}",
                 )
     Console(width=120, markup=False, emoji=False).print(drawn)
     return 0

@@ -70,5 +70,5 @@ async def table(cluster: Cluster) -> tuple[list[str], list[list[object]]]:
         session.get(kubeconfig.server + PATH, headers={"Accept": form}) as response,
     ):
         answer = await response.json()
-    names = [one["name"] for one in answer["columnDefinitions"]]
+    names = [column["name"] for column in answer["columnDefinitions"]]
     return names, [row["cells"] for row in answer["rows"]]

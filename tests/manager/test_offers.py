@@ -52,7 +52,7 @@ def test_each_machine_is_there_once_for_however_many_pools() -> None:
 
     types = offers.read(OfferWriter().written({**of_pools(8), "own": own}))
 
-    distinct = {id(one) for sold in types.values() for one in sold}
+    distinct = {id(instance_type) for sold in types.values() for instance_type in sold}
     assert len(distinct) == len(SOLD) + 1
     assert len({id(types[f"pool-{number}"]) for number in range(8)}) == 1
 
@@ -60,16 +60,25 @@ def test_each_machine_is_there_once_for_however_many_pools() -> None:
 def test_labels_and_places_that_types_share_are_shared_still() -> None:
     shared, place = SOLD[0].requirements, SOLD[0].offerings[0].requirements
     sold = tuple(
-        dataclasses.replace(one, requirements=shared, offerings=(Offering(place, price),))
-        for price, one in enumerate(SOLD)
+        dataclasses.replace(instance_type, requirements=shared, offerings=(Offering(place, price),))
+        for price, instance_type in enumerate(SOLD)
     )
 
     (types,) = offers.read(OfferWriter().written(of_pools(1, sold))).values()
 
-    assert len({id(requirement) for one in types for requirement in one.requirements}) == len(
-        shared
+    assert len(
+        {id(requirement) for instance_type in types for requirement in instance_type.requirements}
+    ) == len(shared)
+    assert (
+        len(
+            {
+                id(offering.requirements)
+                for instance_type in types
+                for offering in instance_type.offerings
+            }
+        )
+        == 1
     )
-    assert len({id(offering.requirements) for one in types for offering in one.offerings}) == 1
 
 
 def test_a_pool_more_adds_its_name_to_what_is_sent() -> None:

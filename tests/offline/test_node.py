@@ -23,21 +23,21 @@ def written(tmp_path: Path, cluster: dict[str, Any]) -> str:
 def asked(capsys: pytest.CaptureFixture[str], path: str, node: str) -> dict[str, Any]:
     argv = ["explain", "node", node, "--world", path, "--now", NOW, "--output", "json"]
     assert main(argv, {}) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
 
 
 def test_of_a_node_that_costs_less_than_any_alternative_it_says_what_that_would_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = asked(capsys, written(tmp_path, world(("a", "small", pods("web", 4)))), "a")
+    answer = asked(capsys, written(tmp_path, world(("a", "small", pods("web", 4)))), "a")
 
-    assert (found["goes"], found["price"]) == (False, 0.1)
-    assert "nothing cheaper" in found["why"]
-    assert found["alternative"]["cost"] == pytest.approx(0.1)
-    assert found["alternative"]["newNodes"][0]["instanceType"] == "small"
-    assert [one["holds"] for one in found["pods"]] == [""] * 4
-    assert found["changes"]
+    assert (answer["goes"], answer["price"]) == (False, 0.1)
+    assert "nothing cheaper" in answer["why"]
+    assert answer["alternative"]["cost"] == pytest.approx(0.1)
+    assert answer["alternative"]["newNodes"][0]["instanceType"] == "small"
+    assert [pod["holds"] for pod in answer["pods"]] == [""] * 4
+    assert answer["changes"]
 
 
 def test_it_says_what_holds_each_pod_and_what_would_let_it_go(
@@ -57,16 +57,16 @@ def test_it_says_what_holds_each_pod_and_what_would_let_it_go(
         podDisruptionBudgets=[budget],
     )
 
-    found = asked(capsys, written(tmp_path, cluster), "a")
+    answer = asked(capsys, written(tmp_path, cluster), "a")
 
-    by_pod = {one["pod"]: one for one in found["pods"]}
+    by_pod = {pod["pod"]: pod for pod in answer["pods"]}
     assert "do-not-disrupt" in by_pod["default/web-0"]["holds"]
     assert by_pod["default/web-0"]["change"] == "take it off"
     assert 'PodDisruptionBudget "default/db"' in by_pod["default/web-1"]["holds"]
     assert by_pod["default/web-2"]["holds"] == ""
     assert by_pod["default/web-2"]["elsewhere"] == "node b, which has room"
-    assert not found["goes"]
-    assert any("default/web-0, default/web-1" in one for one in found["changes"])
+    assert not answer["goes"]
+    assert any("default/web-0, default/web-1" in change for change in answer["changes"])
 
 
 def test_a_saving_that_does_not_pay_says_from_when_on_it_would(
@@ -77,11 +77,11 @@ def test_a_saving_that_does_not_pay_says_from_when_on_it_would(
     for one in cluster["pods"]:
         one["metadata"]["annotations"] = {"joiner.dev/eviction-price": "0.5"}
 
-    found = asked(capsys, written(tmp_path, cluster), "a")
+    answer = asked(capsys, written(tmp_path, cluster), "a")
 
-    assert found["alternative"]["saving"] == pytest.approx(0.1)
-    assert found["alternative"]["moves"] == pytest.approx(1.0)
-    assert any("DISRUPTION_HORIZON" in one for one in found["changes"])
+    assert answer["alternative"]["saving"] == pytest.approx(0.1)
+    assert answer["alternative"]["moves"] == pytest.approx(1.0)
+    assert any("DISRUPTION_HORIZON" in change for change in answer["changes"])
 
 
 def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,10 +90,10 @@ def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     path = written(tmp_path, cluster)
 
     assert asked(capsys, path, "idle")["why"].startswith("it goes (Empty)")
-    found = asked(capsys, path, "a")
+    answer = asked(capsys, path, "a")
 
-    assert found["goes"]
-    assert found["changes"] == []
+    assert answer["goes"]
+    assert answer["changes"] == []
 
 
 def test_people_get_a_table_and_a_name_that_is_none_is_refused(

@@ -74,25 +74,25 @@ async def record(of: World, said: list[str] | None = None) -> World:
 
 def decided(of: World) -> list[tuple[Any, ...]]:
     """Return what would be decided, without names."""
-    found = decide(problem(of))
+    decision = decide(problem(of))
     return [
         (
-            one.reason,
-            len(one.candidates),
-            [new.instance_types for new in one.replacements],
-            [len(keys) for keys in one.moves.values()],
-            pytest.approx(one.saving),
+            command.reason,
+            len(command.candidates),
+            [new.instance_types for new in command.replacements],
+            [len(keys) for keys in command.moves.values()],
+            pytest.approx(command.saving),
         )
-        for one in found.commands
-    ] + [len(found.blocked)]  # type: ignore[list-item]
+        for command in decision.commands
+    ] + [len(decision.blocked)]  # type: ignore[list-item]
 
 
 def placed(of: World) -> tuple[Any, ...]:
     """Return where pods that wait would go, without names."""
     read = load(of)
-    found = schedule(read.pods, snapshot=read.snapshot)
-    nodes = [(one.instance_types, one.price, len(one.pods)) for one in found.new_nodes]
-    return nodes, len(found.unschedulable), pytest.approx(found.cost)
+    results = schedule(read.pods, snapshot=read.snapshot)
+    nodes = [(node.instance_types, node.price, len(node.pods)) for node in results.new_nodes]
+    return nodes, len(results.unschedulable), pytest.approx(results.cost)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -137,7 +137,7 @@ def private() -> World:
         "metadata": {"name": "acme-web-0-acme-scratch", "namespace": "acme-prod"},
         "spec": {"volumeName": "acme-volume"},
     }
-    found = world(
+    cluster = world(
         ("acme-node", "small", [web]),
         pools=[node_pool("acme-pool", labels={"example.com/team": "acme-team"})],
         persistentVolumeClaims=[claim],
@@ -150,9 +150,9 @@ def private() -> World:
             }
         ],
     )
-    for one in found["nodes"]:
-        one["metadata"]["labels"]["example.com/team"] = "acme-team"
-    return found
+    for node in cluster["nodes"]:
+        node["metadata"]["labels"]["example.com/team"] = "acme-team"
+    return cluster
 
 
 async def test_secrets_images_and_what_nothing_reads_are_never_recorded() -> None:
@@ -197,7 +197,10 @@ async def test_types_are_told_by_pool_where_pools_see_others() -> None:
 
     seen = load(redacted(await record(original))).snapshot.instance_types
 
-    assert [[one.name for one in types] for types in seen.values()] == [["small"], ["large"]]
+    assert [[instance_type.name for instance_type in types] for types in seen.values()] == [
+        ["small"],
+        ["large"],
+    ]
 
 
 async def test_what_cannot_be_read_is_said_and_left_out() -> None:
@@ -213,8 +216,10 @@ async def test_what_cannot_be_read_is_said_and_left_out() -> None:
     written = await recorded(api, market, OPTIONS, said.append)
 
     assert "csiNodes" not in written
-    assert any("csinodes cannot be read" in one and "not allowed" in one for one in said)
-    assert any("no credentials" in one for one in said)
+    assert any(
+        "csinodes cannot be read" in sentence and "not allowed" in sentence for sentence in said
+    )
+    assert any("no credentials" in sentence for sentence in said)
     assert market.is_settled
     assert load(written).node_pools
     assert re.search("pods: 1", "\n".join(said))

@@ -123,8 +123,8 @@ def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -
     """Let the class have found a reservation that has so long to go."""
     node_class = make_class()
     end = (world.now + left).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = CapacityReservationStatus(id="cr-1", reservation_type=kind, end_time=end)
-    status = msgspec.structs.replace(node_class.status, capacity_reservations=[found])
+    reservation = CapacityReservationStatus(id="cr-1", reservation_type=kind, end_time=end)
+    status = msgspec.structs.replace(node_class.status, capacity_reservations=[reservation])
     world.seed(msgspec.structs.replace(node_class, status=status))
 
 

@@ -81,9 +81,9 @@ class ConsolidationScenario(Loops):
                 allocatable=amounts,
                 conditions=[
                     Condition(
-                        type=one, status="True", reason=one, last_transition_time=self.world.now
+                        type=held, status="True", reason=held, last_transition_time=self.world.now
                     )
-                    for one in holds
+                    for held in holds
                 ],
             ),
         )
@@ -124,9 +124,9 @@ class ConsolidationScenario(Loops):
 
     def _become(self, claim: NodeClaim, *held: str) -> None:
         status = claim.status
-        for one in held:
-            found = with_condition(status.conditions, one, "True", now=self.world.now)
-            status = msgspec.structs.replace(status, conditions=found)
+        for kind in held:
+            after = with_condition(status.conditions, kind, "True", now=self.world.now)
+            status = msgspec.structs.replace(status, conditions=after)
         self.world.seed(msgspec.structs.replace(claim, status=status))
 
     def change_leader(self, judge: SameProcess | None = None) -> None:

@@ -157,8 +157,8 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
 
     claim = world.claim("claim-0")
     assert claim is not None
-    found = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
-    assert bool(found) is consolidatable
+    told = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
+    assert bool(told) is consolidatable
 
 
 @pytest.mark.parametrize(
@@ -246,13 +246,13 @@ async def test_a_deletion_whose_answer_was_lost_is_not_taken_back(
     assert scenario.going() == ["claim-0"]
     assert is_marked(scenario)
     metric = "karpenter_nodeclaims_disrupted_total"
-    found = [
+    counted = [
         sample.value
         for family in scenario.world.metrics.registry.collect()
         for sample in family.samples
         if sample.name == metric
     ]
-    assert found == [1]
+    assert counted == [1]
 
 
 async def test_a_deletion_that_nobody_answers_is_tried_again() -> None:

@@ -104,7 +104,7 @@ async def test_totals_survive_a_restart_and_the_end_of_their_records() -> None:
     assert scenario.counted("joiner_ledger_decisions", outcome="done") == 1
     kept = scenario.world.api.objects(kinds.DISRUPTION)
     assert len(kept) == MOST_KEPT + 1
-    assert record.metadata.name in {one.metadata.name for one in kept}
+    assert record.metadata.name in {left.metadata.name for left in kept}
 
 
 async def test_a_decision_that_came_to_nothing_says_why() -> None:

@@ -31,8 +31,8 @@ class ModeScenario(ConsolidationScenario):
         self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
 
     def recommended(self, state: str = "Proposed") -> list[Disruption]:
-        found = self.world.api.objects(kinds.DISRUPTION)
-        return [one for one in found if one.status.state == state]
+        records = self.world.api.objects(kinds.DISRUPTION)
+        return [record for record in records if record.status.state == state]
 
     async def say(self, record: Disruption, word: str) -> None:
         """Annotate a recommendation, as with kubectl."""
@@ -104,7 +104,7 @@ async def test_a_replacement_that_was_approved_comes_first() -> None:
     scenario.add("big", "m5.4xlarge", pods=1)
     await scenario.work(3)
     (record,) = scenario.recommended()
-    assert [one.node_pool for one in record.spec.new_nodes] == ["default"]
+    assert [node.node_pool for node in record.spec.new_nodes] == ["default"]
     assert scenario.made() == []
 
     await scenario.say(record, "true")
@@ -144,7 +144,7 @@ async def test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation(
 
     (renewed,) = scenario.recommended()
     assert renewed.metadata.name == record.metadata.name
-    assert [one.pods for one in renewed.spec.moves] == [["default/b-again"]]
+    assert [planned.pods for planned in renewed.spec.moves] == [["default/b-again"]]
 
 
 async def test_an_approval_that_comes_too_late_does_nothing() -> None:
@@ -193,7 +193,7 @@ async def test_recommendations_go_as_far_as_the_budgets_do() -> None:
     await scenario.work(60)
 
     assert len(scenario.recommended()) == 2
-    assert {one.spec.reason for one in scenario.recommended()} == {"Drifted"}
+    assert {record.spec.reason for record in scenario.recommended()} == {"Drifted"}
 
 
 async def test_empty_nodes_wait_for_approval_too() -> None:

@@ -245,9 +245,9 @@ class Scene:
             )
             return names if is_settled else None
 
-        found = await self.until(f"{pods} pods of {app} are at rest in {pool}", settled)
-        assert found is not None
-        return found
+        pods_at_rest = await self.until(f"{pods} pods of {app} are at rest in {pool}", settled)
+        assert pods_at_rest is not None
+        return pods_at_rest
 
     async def begin(
         self, app: str, pods: int, *, node_class: str = "default", **disruption: Any
@@ -272,8 +272,8 @@ class Scene:
         """Wait until a condition of a pool is False."""
 
         async def refused() -> bool:
-            found = await self.kube.get(f"{NODE_POOLS}/{pool}")
-            return condition(found, kind).get("status") == "False"
+            node_pool = await self.kube.get(f"{NODE_POOLS}/{pool}")
+            return condition(node_pool, kind).get("status") == "False"
 
         await eventually(f"{kind} of {pool} is False", refused, otherwise=lambda: self)
 
@@ -287,9 +287,9 @@ class Scene:
         seen: set[str] = set()
 
         async def is_told() -> bool:
-            found, _ = await self.kube.list("/api/v1/events", fieldSelector=f"reason={reason}")
-            seen.update(f"{e['involvedObject']['name']}: {e['message']}" for e in found)
-            told = (e for e in found if all(word in e["message"] for word in words))
+            events, _ = await self.kube.list("/api/v1/events", fieldSelector=f"reason={reason}")
+            seen.update(f"{e['involvedObject']['name']}: {e['message']}" for e in events)
+            told = (e for e in events if all(word in e["message"] for word in words))
             return wanted <= {e["involvedObject"]["name"] for e in told}
 
         await eventually(f"events {reason} {words} about {wanted}", is_told, otherwise=lambda: seen)
@@ -341,7 +341,7 @@ class Scene:
 
 def _held_by(wire: Object) -> list[str]:
     conditions = wire["status"].get("conditions") or []
-    return [one["type"] for one in conditions if one["status"] == "True"]
+    return [condition["type"] for condition in conditions if condition["status"] == "True"]
 
 
 def _name(wire: Object) -> str:

@@ -72,9 +72,9 @@ async def playing(
     asked = [item.name for item in request.session.items]
     async with stack.client() as kube:
         tasks = {
-            one: asyncio.create_task(play(one, kube, stack))
-            for one in SCENARIOS
-            if any(one.__name__ in name for name in asked)
+            scenario: asyncio.create_task(play(scenario, kube, stack))
+            for scenario in SCENARIOS
+            if any(scenario.__name__ in name for name in asked)
         }
         yield tasks
         for task in tasks.values():

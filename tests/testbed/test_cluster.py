@@ -154,8 +154,12 @@ async def test_a_pod_that_is_to_be_unhealthy_runs_and_is_not_ready(kube: KubeCli
         return await phase_of(kube, "ill") == "Running"
 
     await eventually(runs)
-    found = (await kube.get(f"{PODS}/ill"))["status"]["conditions"]
-    assert {one["type"]: one["status"] for one in found if one["type"] != "PodScheduled"} == {
+    conditions = (await kube.get(f"{PODS}/ill"))["status"]["conditions"]
+    assert {
+        condition["type"]: condition["status"]
+        for condition in conditions
+        if condition["type"] != "PodScheduled"
+    } == {
         "Initialized": "True",
         "Ready": "False",
         "ContainersReady": "False",
