@@ -46,6 +46,9 @@ Wire = dict[str, Any]
 KINDS = {kind.name: kind for kind in (EC2_NODE_CLASS, NODE_POOL, NODE_OVERLAY, CAPACITY_BUFFER)}
 """What a stack may hold."""
 
+KUSTOMIZATION = "kustomize.config.k8s.io/"
+"""The group of what tells kustomize which files there are; a stack takes them all."""
+
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 CLUSTER_NAME = "${CLUSTER_NAME}"
 NODE_ROLE = "${NODE_ROLE}"
@@ -119,6 +122,8 @@ def manifests_in(folder: Path) -> list[Wire]:
             faults.append(f"{path}: this is not YAML: {exc}")
             continue
         for wire in wires:
+            if isinstance(wire, dict) and str(wire.get("apiVersion")).startswith(KUSTOMIZATION):
+                continue
             wrong = list(_faults(wire))
             if not wrong and by_title.setdefault(_title(wire), wire) is not wire:
                 wrong = [f"{_title(wire)} stands here a second time: give one another name"]

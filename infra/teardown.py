@@ -5,6 +5,9 @@ goes first, while the controller still runs. `NothingLeft` is the last thing mad
 the controller, so it goes right after it: a stack that never had a controller has made
 no node, and what bears Karpenter's tags is somebody else's. Creating the two makes nothing.
 
+A NodePool that Flux or Argo CD applies would be back as soon as it is deleted: it is taken out
+of service by a condition instead, which no manifest says anything of, and goes with its kind.
+
 Of NodePools, NodeClaims and Nodes only those of an EC2NodeClass are ours to end: EKS Auto
 Mode has some of its own beside them.
 
@@ -15,16 +18,20 @@ A stack is destroyed by what its state says: a changed setting counts after the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import pulumi
 from pulumi.dynamic import Resource
 
 from controller.apis import labels
+from controller.apis.appliers import STACK, appliers
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
+from controller.apis.nodepool import IN_SERVICE
 from infra.clusterapi import (
+    ApiError,
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
@@ -35,9 +42,7 @@ from infra.clusterapi import (
 from infra.leftovers import Leftovers, Remains, describe
 from infra.statefulprovider import StatefulProvider
 
-STACK_ANNOTATION = "joiner.dev/stack"
-"""On every NodePool that a stack owns: organization/project/stack."""
-
+STACK_ANNOTATION = STACK
 LOOK_SECONDS = 2.0
 PROGRESS_SECONDS = 15.0
 """How often progress is said when nothing changes."""
@@ -47,6 +52,9 @@ CONTROLLER_GRACE_SECONDS = 60.0
 
 PATIENCE_SECONDS = 60.0
 """How long a silent API server is waited for; one that is being replaced comes back sooner."""
+
+OUT_OF_SERVICE_SECONDS = 60.0
+"""How often a pool is said to be out of service; the controller believes it for some minutes."""
 
 NODE_CLASS_SECONDS = 60.0
 PROOF_SECONDS = 600.0
@@ -59,8 +67,9 @@ class ForeignNodePoolsError(Exception):
     def __init__(self, names: list[str]) -> None:
         super().__init__(
             f"no stack owns these NodePools: {', '.join(names)}. Their nodes would go with the "
-            "controller. Delete them yourself, or set joiner:deleteForeignNodePools to true, run "
-            "`pulumi up`, then `pulumi destroy` again. Nothing has been deleted."
+            "controller. Delete them where they are applied, or set "
+            "joiner:deleteForeignNodePools to true, run `pulumi up`, then `pulumi destroy` again. "
+            "Nothing has been deleted."
         )
 
 
@@ -130,10 +139,13 @@ class Draining:
     timeout_seconds: float
     delete_foreign: bool
     clock: Clock = field(default_factory=lambda: time)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     say: Callable[[str], None] = say
+    _closed: dict[str, float] = field(default_factory=dict, init=False)
+    """When each pool was last said to be out of service, by the clock."""
 
     def run(self) -> None:
-        """Delete the NodePools, let every node drain and end, then the node classes.
+        """Take the NodePools away, let every node drain and end, then the node classes.
 
         Raises:
             ForeignNodePoolsError: it may not; nothing has been deleted.
@@ -147,17 +159,50 @@ class Draining:
         self._delete_node_classes(stuck=bool(trouble))
 
     def _delete_pools(self) -> None:
-        pools = [
-            pool
-            for pool in self.cluster.list(_collection(NODE_POOL))
-            if _is_ours(pool["spec"]["template"]["spec"])
-        ]
-        foreign = sorted(_name(pool) for pool in pools if not _owner(pool))
+        pools = self._pools()
+        foreign = sorted(_described(pool) for pool in pools if not _owner(pool))
         if foreign and not self.delete_foreign:
             raise ForeignNodePoolsError(foreign)
+        self._close_pools(pools)
         for pool in pools:
-            self.say(f"deleting NodePool {_name(pool)} of {_owner(pool) or 'nobody'}")
-            self.cluster.delete(_path(NODE_POOL, pool))
+            if not _restorer(pool):
+                self.say(f"deleting NodePool {_name(pool)} of {_owner(pool) or 'nobody'}")
+                self.cluster.delete(_path(NODE_POOL, pool))
+
+    def _close_pools(self, pools: Sequence[Wire]) -> None:
+        """Take out of service what would be back if it were deleted."""
+        for pool in pools:
+            name, restorer = _name(pool), _restorer(pool)
+            last = self._closed.get(name)
+            if not restorer or (
+                last is not None
+                and self.clock.monotonic() - last < OUT_OF_SERVICE_SECONDS
+                and _is_closed(pool)
+            ):
+                continue
+            if last is None:
+                self.say(f"taking NodePool {name} out of service; {restorer} keeps it there")
+            try:
+                self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", self._closing(pool))
+            except ApiError as exc:
+                if exc.status != 409:
+                    raise
+                continue  # The controller has written meanwhile: the next look is soon.
+            self._closed[name] = self.clock.monotonic()
+
+    def _closing(self, pool: Wire) -> Wire:
+        condition = {
+            "type": IN_SERVICE,
+            "status": "False",
+            "reason": "Draining",
+            "message": "the stack of the controller is being destroyed: no node is added, and "
+            "those there are drained",
+            # What the controller goes by: a destroy that ended says it no more.
+            "lastTransitionTime": f"{self.now():%Y-%m-%dT%H:%M:%SZ}",
+        }
+        others = [c for c in _conditions(pool) if c["type"] != IN_SERVICE]
+        version = {"resourceVersion": pool["metadata"].get("resourceVersion")}
+        return {"metadata": version, "status": {"conditions": [*others, condition]}}
 
     def _wait_for_nodes(self, deadline: float) -> str:
         """Wait until no node is left; say what stands in the way when that does not happen."""
@@ -165,6 +210,7 @@ class Draining:
         gone_since: float | None = None
         while True:
             now = self.clock.monotonic()
+            self._close_pools(self._pools())
             claims, nodes = self._claims(), self._nodes()
             instances = self.cloud.instances()
             if not (claims or nodes or instances):
@@ -203,9 +249,9 @@ class Draining:
 
     def _delete_node_classes(self, *, stuck: bool) -> None:
         deadline = self.clock.monotonic() + NODE_CLASS_SECONDS
-        for node_class in self.cluster.list(_collection(EC2_NODE_CLASS)):
+        for node_class in self._node_classes():
             self.cluster.delete(_path(EC2_NODE_CLASS, node_class))
-        while left := self.cluster.list(_collection(EC2_NODE_CLASS)):
+        while left := self._node_classes():
             deployment = self.cluster.get(self.deployment)
             nobody = deployment is None or not _ready_replicas(deployment)
             if stuck or nobody or self.clock.monotonic() >= deadline:
@@ -216,8 +262,20 @@ class Draining:
             self.clock.sleep(LOOK_SECONDS)
 
     def _release(self, path: str) -> None:
-        self.cluster.merge(path, {"metadata": {"finalizers": None}})
+        _let_go(self.cluster, path)
         self.cluster.delete(path)
+
+    def _pools(self) -> list[Wire]:
+        return [
+            pool
+            for pool in self.cluster.list(_collection(NODE_POOL))
+            if _is_ours(pool["spec"]["template"]["spec"])
+        ]
+
+    def _node_classes(self) -> list[Wire]:
+        """All but those that would be back, which go with their kind."""
+        every = self.cluster.list(_collection(EC2_NODE_CLASS))
+        return [node_class for node_class in every if not _restorer(node_class)]
 
     def _claims(self) -> list[Wire]:
         claims = self.cluster.list(_collection(NODE_CLAIM))
@@ -225,6 +283,15 @@ class Draining:
 
     def _nodes(self) -> list[Wire]:
         return self.cluster.list(_collection(NODE), labelSelector=labels.EC2NODECLASS)
+
+
+def let_go(cluster: Cluster) -> None:
+    """Take the finalizers off what is left once the controller is gone, and nobody else would."""
+    for kind in (NODE_CLAIM, EC2_NODE_CLASS):
+        for wire in cluster.list(_collection(kind)):
+            is_ours = kind is EC2_NODE_CLASS or _is_ours(wire["spec"])
+            if is_ours and wire["metadata"].get("finalizers"):
+                _let_go(cluster, _path(kind, wire))
 
 
 def prove_nothing_is_left(
@@ -304,7 +371,12 @@ class _NothingLeftProvider(StatefulProvider):
     """Proves that nothing is left when it is deleted."""
 
     def end(self, props: dict[str, Any]) -> None:
-        prove_nothing_is_left(Leftovers(ClusterLocation.of(props), props["installation"]))
+        location = ClusterLocation.of(props)
+        try:
+            let_go(ClusterApi.find(location))  # the drain has waited for it already
+        except (ClusterGoneError, ClusterUnreachableError) as exc:
+            require_given_up(location, exc)
+        prove_nothing_is_left(Leftovers(location, props["installation"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,3 +464,27 @@ def _ready_replicas(deployment: Wire) -> int:
 
 def _owner(pool: Wire) -> str:
     return str(pool["metadata"].get("annotations", {}).get(STACK_ANNOTATION, ""))
+
+
+def _let_go(cluster: Cluster, path: str) -> None:
+    cluster.merge(path, {"metadata": {"finalizers": None}})
+
+
+def _restorer(wire: Wire) -> str:
+    """Return who puts the object back when it is deleted; empty where nobody does."""
+    metadata = wire["metadata"]
+    found = appliers(metadata.get("labels") or {}, metadata.get("annotations") or {})
+    return next((one.name for one in found if one.restores), "")
+
+
+def _described(pool: Wire) -> str:
+    restorer = _restorer(pool)
+    return f"{_name(pool)} ({restorer})" if restorer else _name(pool)
+
+
+def _conditions(wire: Wire) -> list[Wire]:
+    return list(wire.get("status", {}).get("conditions") or [])
+
+
+def _is_closed(pool: Wire) -> bool:
+    return any(c["type"] == IN_SERVICE and c["status"] == "False" for c in _conditions(pool))

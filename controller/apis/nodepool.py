@@ -66,6 +66,13 @@ class NodeClaimTemplate(Wire):
 
 
 NODE_REGISTRATION_HEALTHY = "NodeRegistrationHealthy"
+
+SOLE_OWNER = "joiner.dev/SoleOwner"
+"""False on a pool that two apply who do not know of one another; absent on all others."""
+
+IN_SERVICE = "joiner.dev/InService"
+"""False while a stack is destroyed, said by the stack, on pools that would come back if they
+were deleted; absent otherwise."""
 """The condition that says whether the pool's new nodes join the cluster."""
 
 MOST_WEIGHT = 100

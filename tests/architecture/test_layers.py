@@ -24,6 +24,7 @@ ROOT = {
     "controller",
     "crds",
     "docs",
+    "examples",
     "infra",
     "pyproject.toml",
     "testbed",

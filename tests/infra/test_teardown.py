@@ -14,6 +14,7 @@ from infra.teardown import (
     Draining,
     ForeignNodePoolsError,
     StillThereError,
+    let_go,
     prove_nothing_is_left,
 )
 
@@ -93,6 +94,9 @@ class FakeCluster:
     ready_replicas: int | None = 2
     """None where there is no Deployment."""
 
+    closed: list[str] = field(default_factory=list)
+    """Pools as they were said to be out of service."""
+
     def list(self, path: str, **query: str) -> list[Wire]:
         objects = list(self.objects.get(path, []))
         selector = query.get("labelSelector")
@@ -112,11 +116,15 @@ class FakeCluster:
         self._collect()
 
     def merge(self, path: str, change: Wire) -> None:
-        collection, _, name = path.rpartition("/")
+        collection, _, name = path.removesuffix("/status").rpartition("/")
         for wire in self.objects.get(collection, []):
             if wire["metadata"]["name"] == name:
-                assert change == {"metadata": {"finalizers": None}}
-                wire["metadata"].pop("finalizers", None)
+                if path.endswith("/status"):
+                    wire["status"] = change["status"]
+                    self.closed += [name]
+                else:
+                    assert change == {"metadata": {"finalizers": None}}
+                    wire["metadata"].pop("finalizers", None)
         self._collect()
 
     def finalize(self, collection: str) -> None:
@@ -348,3 +356,63 @@ def test_what_cannot_be_removed_fails_the_destroy_by_name() -> None:
 
     with pytest.raises(StillThereError, match="eni-1"):
         prove_nothing_is_left(cloud, clock=FakeClock(), say=lambda line: None)
+
+
+FLUX = {
+    "kustomize.toolkit.fluxcd.io/name": "pools",
+    "kustomize.toolkit.fluxcd.io/namespace": "flux-system",
+}
+
+
+def test_what_gitops_would_bring_back_is_taken_out_of_service_and_stays_there() -> None:
+    flux = pool("flux", owned=False)
+    flux["metadata"]["labels"] = FLUX
+    flux["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    scenario = make_scenario(pool("default"), flux)
+    flux_class = named("flux", labels=FLUX, finalizers=["karpenter.k8s.aws/termination"])
+    scenario.cluster.objects[CLASSES] += [flux_class]
+
+    with pytest.raises(ForeignNodePoolsError, match=r"flux \(Flux's Kustomization"):
+        scenario.drain()
+    assert scenario.cluster.closed == []
+
+    scenario.drain(delete_foreign=True)
+
+    assert scenario.left == {POOLS: [flux], CLASSES: [flux_class]}
+    assert [c["type"] for c in flux["status"]["conditions"]] == ["Ready", "joiner.dev/InService"]
+    assert flux["status"]["conditions"][1]["status"] == "False"
+    assert any("taking NodePool flux out of service" in line for line in scenario.said)
+    assert not any("deleting NodePool flux" in line for line in scenario.said)
+
+    let_go(scenario.cluster)
+
+    assert "finalizers" not in flux_class["metadata"]
+
+
+def test_a_pool_that_comes_back_meanwhile_is_taken_out_of_service_too() -> None:
+    scenario = make_scenario(pool("default"))
+    back = pool("late", owned=False)
+    back["metadata"]["labels"] = FLUX
+    controller = scenario.clock.passed
+
+    def flux(now: float) -> None:
+        if now == 10:
+            scenario.cluster.objects[POOLS] += [back]
+        controller(now)
+
+    scenario.clock.passed = flux
+
+    scenario.drain()
+
+    assert scenario.cluster.closed == ["late"]
+    assert scenario.left == {POOLS: [back]}
+
+
+def test_a_long_drain_says_again_that_a_pool_is_out_of_service() -> None:
+    flux = pool("flux")
+    flux["metadata"]["labels"] = FLUX
+    scenario = make_scenario(flux, with_controller=False)
+
+    scenario.drain(timeout_seconds=150)
+
+    assert scenario.cluster.closed == ["flux"] * 3

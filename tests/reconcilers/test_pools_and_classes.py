@@ -9,11 +9,11 @@ from controller.apis import conditions, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
-from controller.apis.nodepool import NodePool, NodePoolStatus
+from controller.apis.nodepool import IN_SERVICE, SOLE_OWNER, NodePool, NodePoolStatus
 from controller.apis.taints import Requirement
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
-from controller.reconcilers.nodepool.readiness import Readiness
+from controller.reconcilers.nodepool.readiness import OUT_OF_SERVICE, Readiness
 from tests.reconcilers.world import CLASS, World, make_class, make_pool
 
 
@@ -99,6 +99,92 @@ async def test_a_pool_whose_class_is_not_ready_says_why_in_the_class_s_own_words
         'NodeClassReady=False: EC2NodeClass "default" is not ready: '
         "SubnetsReady=False: tag a subnet"
     )
+
+
+STACK = {"joiner.dev/stack": "organization/joiner/prod"}
+FLUX = {
+    "kustomize.toolkit.fluxcd.io/name": "pools",
+    "kustomize.toolkit.fluxcd.io/namespace": "flux-system",
+}
+ARGO = {"argocd.argoproj.io/tracking-id": "pools:karpenter.sh/NodePool:default/default"}
+HELM = {"meta.helm.sh/release-name": "pools", "meta.helm.sh/release-namespace": "default"}
+FLUX_HELM = {
+    "helm.toolkit.fluxcd.io/name": "pools",
+    "helm.toolkit.fluxcd.io/namespace": "flux-system",
+}
+
+
+def pool_of(labels: dict[str, str], annotations: dict[str, str]) -> NodePool:
+    pool = fresh_pool()
+    metadata = msgspec.structs.replace(pool.metadata, labels=labels, annotations=annotations)
+    return msgspec.structs.replace(pool, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "said"),
+    [
+        ({}, STACK, None),
+        (FLUX, {}, None),
+        ({}, ARGO, None),
+        (FLUX_HELM, HELM, None),
+        (FLUX, STACK, "Flux's Kustomization flux-system/pools wins, as it puts back"),
+        ({}, STACK | ARGO, "Argo CD's Application pools wins, as it puts back"),
+        (FLUX, ARGO, "undo one another's changes, and the last one wins"),
+        ({}, STACK | HELM, "whoever applies it last wins"),
+    ],
+    ids=["stack", "flux", "argo", "helm by flux", "flux+stack", "argo+stack", "both", "helm+stack"],
+)
+async def test_a_pool_that_two_apply_says_so_and_who_wins_and_works(
+    world: World,
+    readiness: Readiness,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    said: str | None,
+) -> None:
+    world.seed(make_class(), pool_of(labels, annotations))
+
+    await readiness.reconcile("default")
+
+    found = stored_pool(world).status.conditions
+    condition = conditions.find(found, SOLE_OWNER)
+    assert conditions.is_true(found, "Ready")
+    if said is None:
+        assert condition is None
+    else:
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("False", "SeveralOwners")
+        assert said in condition.message
+
+
+async def test_a_pool_out_of_service_buys_nothing_until_nobody_says_so_any_more(
+    world: World, readiness: Readiness
+) -> None:
+    told = Condition(
+        type=IN_SERVICE,
+        status="False",
+        reason="Draining",
+        message="its stack is being destroyed",
+        last_transition_time=world.clock(),
+    )
+    pool = fresh_pool()
+    status = msgspec.structs.replace(pool.status, conditions=[told])
+    world.seed(make_class(), msgspec.structs.replace(pool, status=status))
+
+    left = await readiness.reconcile("default")
+
+    ready = conditions.find(stored_pool(world).status.conditions, "Ready")
+    assert ready is not None
+    assert ready.is_false
+    assert ready.message == f"{IN_SERVICE}=False: its stack is being destroyed"
+    assert left == OUT_OF_SERVICE
+
+    world.pass_time(seconds=OUT_OF_SERVICE.total_seconds())
+    world.see()
+
+    assert await readiness.reconcile("default") is None
+    found = stored_pool(world).status.conditions
+    assert conditions.is_true(found, "Ready")
+    assert conditions.find(found, IN_SERVICE) is None
 
 
 async def test_what_an_earlier_version_told_of_disruption_is_taken_back(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.apis import conditions, hashes, labels, quantities, validation
+from controller.apis.appliers import appliers
 from controller.apis.conditions import Condition
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.meta import to_wire
-from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
+from controller.apis.nodepool import (
+    IN_SERVICE,
+    NODE_REGISTRATION_HEALTHY,
+    SOLE_OWNER,
+    NodePool,
+)
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.rehashing import rehashed
@@ -22,6 +29,10 @@ from controller.state.usage import usage
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 NODE_CLASS_READY = "NodeClassReady"
 DISRUPTION_INCOMPLETE = "joiner.dev/DisruptionIncomplete"
+
+OUT_OF_SERVICE = timedelta(minutes=3)
+"""How long a pool stays out of service once it was last said to be. A destroy that goes on says
+so again and again; one that was given up leaves no pool behind that nobody opens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +65,9 @@ class Readiness:
             and pool.status.nodes == nodes
             and pool.status.node_class_observed_generation == generation
         )
+        again = self._closed_for(after)
         if same:
-            return None
+            return again
         gone = {k: None for k in pool.status.resources if k not in resources}
         status = {
             "conditions": to_wire(after),
@@ -66,7 +78,15 @@ class Readiness:
         await patched(
             self.api, self.cluster, NODE_POOL, pool, {"status": status}, subresource="status"
         )
-        return None
+        return again
+
+    def _closed_for(self, known: Sequence[Condition]) -> timedelta | None:
+        """Return how long the pool is out of service yet; None when it is in service."""
+        closed = conditions.find(known, IN_SERVICE)
+        if closed is None or not closed.is_false or closed.last_transition_time is None:
+            return None
+        left = closed.last_transition_time + OUT_OF_SERVICE - self.clock()
+        return left if left > timedelta() else None
 
     def _conditions(self, pool: NodePool, node_class: EC2NodeClass | None) -> list[Condition]:
         now, generation = self.clock(), pool.metadata.generation
@@ -84,8 +104,39 @@ class Readiness:
         after = self._registration_condition(after, pool, node_class, now)
         # Earlier versions told here what they did not do yet.
         after = conditions.without_condition(after, DISRUPTION_INCOMPLETE)
-        return conditions.rolled_up(
-            after, (VALIDATION_SUCCEEDED, NODE_CLASS_READY), generation=generation, now=now
+        after = self._owner_condition(after, pool, now)
+        dependents = [VALIDATION_SUCCEEDED, NODE_CLASS_READY]
+        if self._closed_for(after) is None:
+            after = conditions.without_condition(after, IN_SERVICE)
+        else:
+            dependents.append(IN_SERVICE)
+        return conditions.rolled_up(after, dependents, generation=generation, now=now)
+
+    def _owner_condition(
+        self, known: list[Condition], pool: NodePool, now: datetime
+    ) -> list[Condition]:
+        """Say when two apply the pool, and which of them wins."""
+        owners = appliers(pool.metadata.labels, pool.metadata.annotations)
+        if len(owners) < 2:
+            return conditions.without_condition(known, SOLE_OWNER)
+        restoring = [owner.name for owner in owners if owner.restores]
+        if len(restoring) == 1:
+            wins = f"{restoring[0]} wins, as it puts back what the other changes"
+        elif restoring:
+            wins = f"{' and '.join(restoring)} undo one another's changes, and the last one wins"
+        else:
+            wins = "whoever applies it last wins"
+        return conditions.with_condition(
+            known,
+            SOLE_OWNER,
+            "False",
+            reason="SeveralOwners",
+            message=(
+                f"{' and '.join(owner.name for owner in owners)} apply this NodePool: {wins}. "
+                "Take it out of all but one, or give one of them another name"
+            ),
+            generation=pool.metadata.generation,
+            now=now,
         )
 
     def _class_condition(
