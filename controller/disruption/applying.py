@@ -1,4 +1,4 @@
-"""A cluster as it is once a command has been carried out: nodes gone, others there, pods moved."""
+"""A cluster as it is once commands have been carried out: nodes gone, others there, pods moved."""
 
 from __future__ import annotations
 
@@ -32,21 +32,25 @@ from controller.state.nodes import StateNode
 
 
 def applied(
-    problem: DisruptionProblem, command: Command, names: Sequence[str]
+    problem: DisruptionProblem, commands: Iterable[tuple[Command, Sequence[str]]]
 ) -> DisruptionProblem:
-    """Return the cluster after a command; `names` are those of the new nodes, in order.
+    """Return the cluster after commands that were decided together, each with the names of its new
+    nodes, in order.
 
     New nodes are the cheapest that their claims allow, initialized, and consolidatable as soon
     as the others are.
     """
-    gone = {candidate.name for candidate in command.candidates}
-    place = {key: name for name, keys in command.moves.items() for key in keys}
-    made = []
-    for name, new in zip(names, command.replacements, strict=True):
-        pool = problem.node_pools[new.node_pool]
-        types = problem.snapshot.instance_types[new.node_pool]
-        made.append(launched(name, new, pool, types, problem.now))
-        place |= dict.fromkeys(new.pods, name)
+    gone: set[str] = set()
+    place: dict[str, str] = {}
+    made: list[StateNode] = []
+    for command, names in commands:
+        gone |= command.names
+        place |= {key: name for name, keys in command.moves.items() for key in keys}
+        for name, new in zip(names, command.replacements, strict=True):
+            pool = problem.node_pools[new.node_pool]
+            types = problem.snapshot.instance_types[new.node_pool]
+            made.append(launched(name, new, pool, types, problem.now))
+            place |= dict.fromkeys(new.pods, name)
     snapshot = problem.snapshot
     pods = tuple(
         bound(pod, place[pod.key]) if pod.key in place else pod

@@ -191,20 +191,19 @@ def look(course: Course, seconds: float) -> bool:
     if decision.commands and not course.commands:
         course.first_command_seconds = course.seconds + took
     course.blocked = decision.blocked
-    for command in decision.commands:
-        _carry_out(course, command)
+    _carry_out(course, decision.commands)
     course.seconds += time.perf_counter() - began
     return bool(decision.commands)
 
 
-def _carry_out(course: Course, command: Command) -> None:
+def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     taken = {node.name for node in course.problem.snapshot.nodes}
     first = sum(len(made) for _, made in course.commands)
     free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
-    names = list(islice(free, len(command.replacements)))
-    course.problem = applied(course.problem, command, names)
+    named = [(command, list(islice(free, len(command.replacements)))) for command in commands]
+    course.problem = applied(course.problem, named)
     there = {node.name: node for node in course.problem.snapshot.nodes}
-    course.commands.append((command, tuple(there[name] for name in names)))
+    course.commands += [(command, tuple(there[name] for name in names)) for command, names in named]
 
 
 def answer(course: Course) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
     while commands := decide(current).commands:
         for command in commands:
             moved += [key for keys in command.moves.values() for key in keys]
-            current = applied(current, command, [])
+            current = applied(current, [(command, [])])
 
     assert len(moved) == len(set(moved))
     assert cost(current) == pytest.approx(0.2)
@@ -468,7 +468,8 @@ def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> Non
     while commands := decide(current).commands:
         before = cost(current)
         for command in commands:
-            current = applied(current, command, [next(names) for _ in command.replacements])
+            made = [next(names) for _ in command.replacements]
+            current = applied(current, [(command, made)])
         assert cost(current) < before
     there = {node.name for node in current.snapshot.nodes}
     assert {
