@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
@@ -20,6 +20,7 @@ from infra.clusterapi import (
     require_given_up,
 )
 from infra.config import NodeAccess as Kind
+from infra.ekscluster import EksCluster
 from infra.statefulprovider import StatefulProvider
 
 AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
@@ -31,7 +32,7 @@ class NodeAccessArgs:
     """Which role, and which way in: an access entry of a type, or the aws-auth ConfigMap."""
 
     kind: Kind
-    location: ClusterLocation
+    cluster: EksCluster
     node_role_arn: pulumi.Input[str]
 
 
@@ -46,13 +47,13 @@ class NodeAccess(pulumi.ComponentResource):
         if args.kind in ("EC2_LINUX", "EC2_WINDOWS"):
             aws.eks.AccessEntry(
                 name,
-                cluster_name=args.location.cluster_name,
+                cluster_name=args.cluster.name,
                 principal_arn=args.node_role_arn,
                 type=args.kind,
                 opts=mine,
             )
         elif args.kind == "aws-auth":
-            RoleMapping(name, args.location, args.node_role_arn, opts=mine)
+            RoleMapping(name, args.cluster, args.node_role_arn, opts=mine)
         self.register_outputs({})
 
 
@@ -83,6 +84,8 @@ def _dumped(entries: list[Any]) -> str:
 class _RoleMappingProvider(StatefulProvider):
     """Puts one entry into a list that other tools write to as well, and takes it out again."""
 
+    kind = "access-mapping"
+
     identity = ("cluster_name", "role_arn")
 
     def create(self, props: dict[str, Any]) -> CreateResult:
@@ -112,12 +115,12 @@ class RoleMapping(Resource):
     def __init__(
         self,
         name: str,
-        location: ClusterLocation,
+        cluster: EksCluster,
         role_arn: pulumi.Input[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__(
-            _RoleMappingProvider(), name, {**asdict(location), "role_arn": role_arn}, opts
+            _RoleMappingProvider(), name, {**cluster.location, "role_arn": role_arn}, opts
         )
 
 

@@ -23,7 +23,6 @@ import pulumi
 import yaml
 
 from controller.options import SETTINGS, Options, OptionsError, Range, value_of
-from infra import names
 
 PROJECT = "joiner"
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -200,21 +199,6 @@ class StackConfig:
     by their tags."""
 
     @property
-    def queue(self) -> str:
-        """Name of the interruption queue."""
-        return self.queue_name or names.queue(self.cluster_name)
-
-    @property
-    def node_role(self) -> str:
-        """Name of the nodes' role."""
-        return self.node_role_name or names.node_role(self.cluster_name)
-
-    @property
-    def controller_role(self) -> str:
-        """Name of the controller's role."""
-        return self.controller_role_name or names.controller_role(self.cluster_name)
-
-    @property
     def kubeconfig_path(self) -> Path | None:
         """The kubeconfig's file."""
         return CHECKOUT / Path(self.kubeconfig).expanduser() if self.kubeconfig else None
@@ -223,21 +207,6 @@ class StackConfig:
     def node_pools_folder(self) -> Path | None:
         """The folder of NodePools."""
         return CHECKOUT / self.node_pools if self.node_pools else None
-
-    @property
-    def options(self) -> Options:
-        """The controller's settings: those of the stack, and what follows from it."""
-        return Options.parse([], self._environment)
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        own = {
-            "CLUSTER_NAME": self.cluster_name,
-            "INTERRUPTION_QUEUE": self.queue,
-            "SYSTEM_NAMESPACE": self.namespace,
-            "KARPENTER_SERVICE": self.name,
-        }
-        return dict(self.settings) | own
 
 
 def read() -> StackConfig:
@@ -326,20 +295,7 @@ FOLLOWING = {
 
 def _contradictions(config: StackConfig) -> Iterator[str]:
     """What each setting for itself allows, but not all of them together."""
-    variables = {setting.variable for setting in SETTINGS} - FOLLOWING.keys()
-    for name, value in sorted(config.settings.items()):
-        if name in FOLLOWING:
-            key = f"{PROJECT}:{FOLLOWING[name]}"
-            yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: it follows from {key}"
-        elif name not in variables:
-            yield (
-                f"{PROJECT}:settings: {name}={value!r}: the controller has no such setting; "
-                f"there are {', '.join(sorted(variables))}"
-            )
-    try:
-        _ = config.options
-    except OptionsError as exc:
-        yield f"{PROJECT}:settings: {exc}"
+    yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
     if config.kubeconfig and not _is_there(lambda: config.kubeconfig_path, Path.is_file):
         yield f"{PROJECT}:kubeconfig={config.kubeconfig!r}: allowed is the path of a file"
@@ -364,6 +320,58 @@ def _can_build() -> bool:
     except OSError:
         return False
     return asked.returncode == 0
+
+
+def following(
+    *,
+    cluster_name: pulumi.Input[str],
+    installation: pulumi.Input[str],
+    queue: pulumi.Input[str],
+    namespace: pulumi.Input[str],
+    name: pulumi.Input[str],
+) -> dict[str, pulumi.Input[str]]:
+    """Return those settings of the controller that follow from what the program makes."""
+    return {
+        "CLUSTER_NAME": cluster_name,
+        "INSTALLATION": installation,
+        "INTERRUPTION_QUEUE": queue,
+        "SYSTEM_NAMESPACE": namespace,
+        "KARPENTER_SERVICE": name,
+    }
+
+
+def require_options(settings: Mapping[str, str]) -> Options:
+    """Read the controller's settings, but for those of `FOLLOWING`.
+
+    Raises:
+        ConfigError: some cannot be used; all of them are named.
+
+    """
+    if problems := list(_unusable_settings(settings)):
+        raise ConfigError(problems)
+    return _options(settings)
+
+
+def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
+    variables = {setting.variable for setting in SETTINGS} - FOLLOWING.keys()
+    for name, value in sorted(settings.items()):
+        if name in FOLLOWING:
+            key = f"{PROJECT}:{FOLLOWING[name]}"
+            yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: it follows from {key}"
+        elif name not in variables:
+            yield (
+                f"{PROJECT}:settings: {name}={value!r}: the controller has no such setting; "
+                f"there are {', '.join(sorted(variables))}"
+            )
+    try:
+        _options(settings)
+    except OptionsError as exc:
+        yield f"{PROJECT}:settings: {exc}"
+
+
+def _options(settings: Mapping[str, str]) -> Options:
+    # There are no options without a cluster; its name comes with the others that follow.
+    return Options.parse([], {**settings, "CLUSTER_NAME": "any"})
 
 
 def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:

@@ -27,13 +27,15 @@ class CustomResources(pulumi.ComponentResource):
         self, name: str, args: CustomResourcesArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:CustomResources", name, None, opts)
-        self.definitions = [self._definition(path) for path in args.files]
+        self.definitions = [self._definition(name, path) for path in args.files]
         self.register_outputs({})
 
-    def _definition(self, path: Path) -> kubernetes.apiextensions.v1.CustomResourceDefinition:
+    def _definition(
+        self, name: str, path: Path
+    ) -> kubernetes.apiextensions.v1.CustomResourceDefinition:
         wire = yaml.safe_load(path.read_text())
         return kubernetes.apiextensions.v1.CustomResourceDefinition(
-            wire["metadata"]["name"],
+            f"{name}-{wire['metadata']['name']}",
             metadata=wire["metadata"],
             spec=wire["spec"],
             opts=pulumi.ResourceOptions(parent=self),

@@ -11,6 +11,7 @@ import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
 from infra.config import Identity
+from infra.inputs import then
 
 CONTAINER = "controller"
 USER = 65532
@@ -112,14 +113,16 @@ def admin_rules() -> list[Rule]:
 class ControllerArgs:
     """Where the controller runs, as what, and with which settings."""
 
-    namespace: str
-    name: str
+    namespace: pulumi.Input[str]
+    name: pulumi.Input[str]
     image: pulumi.Input[str]
-    replicas: int
-    cpu: str
-    memory: str
-    region: str
+    replicas: pulumi.Input[int]
+    cpu: pulumi.Input[str]
+    memory: pulumi.Input[str]
     options: Options
+    environment: Mapping[str, pulumi.Input[str]]
+    """What the container is told beside its settings; it wins over them."""
+
     identity: Identity
     role_arn: pulumi.Input[str]
     """The role that its pods become."""
@@ -181,7 +184,10 @@ class Controller(pulumi.ComponentResource):
             opts=self._mine,
         )
         lease = self._metadata(
-            {"name": f"{args.name}-lease", "namespace": args.options.lease_namespace}
+            {
+                "name": then(args.name, lambda name: f"{name}-lease"),
+                "namespace": args.options.leader_election_namespace or args.namespace,
+            }
         )
         lease_role = kubernetes.rbac.v1.Role(
             f"{self._name}-lease",
@@ -200,7 +206,7 @@ class Controller(pulumi.ComponentResource):
         kubernetes.rbac.v1.ClusterRole(
             f"{self._name}-admin",
             metadata={
-                "name": f"{args.name}-admin",
+                "name": then(args.name, lambda name: f"{name}-admin"),
                 "labels": pod_labels(args.name) | aggregate,
             },
             rules=admin_rules(),
@@ -240,7 +246,7 @@ class Controller(pulumi.ComponentResource):
         )
 
 
-def pod_labels(name: str) -> dict[str, str]:
+def pod_labels(name: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
     """Labels of the controller's pods; tools look for Karpenter's."""
     return {"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": name}
 
@@ -315,7 +321,7 @@ def _container(args: ControllerArgs) -> dict[str, Any]:
         "name": CONTAINER,
         "image": args.image,
         "command": ["python", "-m", "controller", "run"],
-        "env": environment(options, region=args.region),
+        "env": environment(options, args.environment),
         "ports": [
             {"name": "http-metrics", "containerPort": options.metrics_port, "protocol": "TCP"},
             {"name": "http", "containerPort": options.health_probe_port, "protocol": "TCP"},
@@ -349,12 +355,9 @@ def _container(args: ControllerArgs) -> dict[str, Any]:
     }
 
 
-def environment(options: Options, *, region: str) -> list[dict[str, Any]]:
+def environment(options: Options, more: Mapping[str, pulumi.Input[str]]) -> list[dict[str, Any]]:
     """Return the container's environment: settings that are no defaults, and what it is given."""
-    settings: Mapping[str, str] = to_environment(options) | {
-        "AWS_REGION": region,
-        "SYSTEM_NAMESPACE": options.system_namespace,
-    }
+    settings: Mapping[str, pulumi.Input[str]] = {**to_environment(options), **more}
     given = {"MEMORY_LIMIT": "limits.memory", "CPU_REQUESTS": "requests.cpu"}
     divisors = {"CPU_REQUESTS": "1m"}
     resources = [

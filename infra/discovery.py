@@ -14,21 +14,40 @@ import pulumi_aws as aws
 
 from controller.apis import labels
 from infra.config import ConfigError
+from infra.inputs import known, then
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryTagsArgs:
     """What is tagged, with what, and by whom. Other tags of theirs stay as they are."""
 
-    resource_ids: Sequence[str]
-    tags: Mapping[str, str]
-    cluster_name: str
+    resource_ids: Sequence[pulumi.Input[str]]
+    """Subnets and security groups."""
+
+    cluster_name: pulumi.Input[str]
     installation: str
+    discovery: bool = True
+    """Whether they are tagged `karpenter.sh/discovery: <cluster>`."""
+
+    of_cluster: bool = False
+    """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared`."""
 
     @property
-    def marker(self) -> str:
+    def marker(self) -> pulumi.Input[str]:
         """Key of the tag whose value is the installation that has set the others."""
-        return f"joiner.dev/discovery/{self.cluster_name}"
+        return then(self.cluster_name, lambda name: f"joiner.dev/discovery/{name}")
+
+    @property
+    def tags(self) -> Mapping[str, tuple[pulumi.Input[str], pulumi.Input[str]]]:
+        """Key and value of each tag, by what tells it apart among the program's resources."""
+        name = self.cluster_name
+        tags: dict[str, tuple[pulumi.Input[str], pulumi.Input[str]]] = {}
+        if self.discovery:
+            tags["discovery"] = labels.TAG_DISCOVERY, name
+        if self.of_cluster:
+            title = name if isinstance(name, str) else "cluster"
+            tags[title] = then(name, labels.tag_cluster_owned), "shared"
+        return tags
 
 
 class DiscoveryTags(pulumi.ComponentResource):
@@ -38,17 +57,19 @@ class DiscoveryTags(pulumi.ComponentResource):
         self, name: str, args: DiscoveryTagsArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:DiscoveryTags", name, None, opts)
-        for resource_id in args.resource_ids if args.tags else ():
+        for index, resource_id in enumerate(args.resource_ids if args.tags else ()):
+            # What is not made yet has no name but its place in the list.
+            title = resource_id if isinstance(resource_id, str) else index
             marker = aws.ec2.Tag(
-                f"{name}-{resource_id}-marker",
+                f"{name}-{title}-marker",
                 resource_id=resource_id,
                 key=args.marker,
                 value=args.installation,
                 opts=pulumi.ResourceOptions(parent=self),
             )
-            for key, value in args.tags.items():
+            for tag, (key, value) in args.tags.items():
                 aws.ec2.Tag(
-                    f"{name}-{resource_id}-{key.rpartition('/')[2]}",
+                    f"{name}-{title}-{tag}",
                     resource_id=resource_id,
                     key=key,
                     value=value,
@@ -58,8 +79,8 @@ class DiscoveryTags(pulumi.ComponentResource):
         self.register_outputs({"resourceIds": list(args.resource_ids)})
 
 
-def refuse_clashes(args: DiscoveryTagsArgs, provider: aws.Provider) -> None:
-    """Leave alone what somebody else has tagged.
+def refuse_clashes(args: DiscoveryTagsArgs, options: pulumi.InvokeOptions) -> None:
+    """Leave alone what somebody else has tagged; what is not made yet nobody has.
 
     Raises:
         ConfigError: a resource bears one of the keys, and not from this installation.
@@ -68,15 +89,17 @@ def refuse_clashes(args: DiscoveryTagsArgs, provider: aws.Provider) -> None:
     faults = [
         fault
         for resource_id in (args.resource_ids if args.tags else ())
-        for fault in _faults(args, resource_id, _tags_of(resource_id, provider))
+        if isinstance(resource_id, str) and known(args.cluster_name)
+        for fault in _faults(args, resource_id, _tags_of(resource_id, options))
     ]
     if faults:
         raise ConfigError(faults)
 
 
 def _faults(args: DiscoveryTagsArgs, resource_id: str, held: Mapping[str, str]) -> Iterator[str]:
-    tagger = held.get(args.marker, "somebody else")
-    for key, value in args.tags.items():
+    marker = str(args.marker)
+    tagger = held.get(marker, "somebody else")
+    for key, value in _plain_tags(args).items():
         if held.get(key, value) != value:
             yield (
                 f"{resource_id} is tagged {key}={held[key]} by {tagger}, and would be tagged "
@@ -88,16 +111,19 @@ def _faults(args: DiscoveryTagsArgs, resource_id: str, held: Mapping[str, str]) 
                 f"{resource_id} is tagged {key}={value} already, by {tagger}, and `pulumi destroy` "
                 f"would take that away: set {_setting(key)} to false and tag by hand what is not "
                 "tagged yet; or tag it "
-                f"{args.marker}={args.installation} too, and this stack takes it over"
+                f"{marker}={args.installation} too, and this stack takes it over"
             )
+
+
+def _plain_tags(args: DiscoveryTagsArgs) -> Mapping[str, str]:
+    return {str(key): str(value) for key, value in args.tags.values()}
 
 
 def _setting(key: str) -> str:
     return "joiner:discoveryTags" if key == labels.TAG_DISCOVERY else "joiner:clusterTags"
 
 
-def _tags_of(resource_id: str, provider: aws.Provider) -> Mapping[str, str]:
-    options = pulumi.InvokeOptions(provider=provider)
+def _tags_of(resource_id: str, options: pulumi.InvokeOptions) -> Mapping[str, str]:
     if resource_id.startswith("sg-"):
         group = aws.ec2.get_security_group(id=resource_id, opts=options)
         return dict(group.tags)

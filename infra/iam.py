@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulumi
@@ -14,8 +15,10 @@ from pulumi.dynamic import CreateResult, Resource
 from infra import names, policies
 from infra.clusterapi import ClusterLocation
 from infra.config import Identity, Presence
+from infra.ekscluster import EksCluster
 from infra.identity import NoAssociation, NoAssociationArgs, provider_arn
-from infra.policies import Document, Place
+from infra.inputs import then
+from infra.policies import Document
 from infra.statefulprovider import StatefulProvider
 from infra.teardown import STACK_ANNOTATION
 
@@ -27,11 +30,10 @@ POD_IDENTITY_AGENT = "eks-pod-identity-agent"
 class NodeRoleArgs:
     """Names of the role and of the instance profile made of it."""
 
-    place: Place
-    location: ClusterLocation
-    name: str
+    cluster: EksCluster
+    name: pulumi.Input[str]
     spot_role: Presence = "existing"
-    permissions_boundary: str | None = None
+    permissions_boundary: pulumi.Input[str] | None = None
 
 
 class NodeRole(pulumi.ComponentResource):
@@ -45,8 +47,8 @@ class NodeRole(pulumi.ComponentResource):
         self.role = aws.iam.Role(
             name,
             name=args.name,
-            description=f"Nodes of the EKS cluster {args.place.cluster_name}",
-            assume_role_policy=_json(policies.ec2_trust(args.place)),
+            description=then(args.cluster.name, lambda it: f"Nodes of the EKS cluster {it}"),
+            assume_role_policy=_written(args.cluster, policies.ec2_trust),
             permissions_boundary=args.permissions_boundary,
             opts=mine,
         )
@@ -54,7 +56,9 @@ class NodeRole(pulumi.ComponentResource):
             aws.iam.RolePolicyAttachment(
                 f"{name}-{policy}",
                 role=self.role.name,
-                policy_arn=f"arn:{args.place.partition}:iam::aws:policy/{policy}",
+                policy_arn=pulumi.Output.format(
+                    "arn:{0}:iam::aws:policy/{1}", args.cluster.partition, policy
+                ),
                 opts=mine,
             )
             for policy in policies.NODE_ROLE_POLICIES
@@ -63,7 +67,7 @@ class NodeRole(pulumi.ComponentResource):
         if args.spot_role == "create":
             SpotRole(
                 f"{name}-spot",
-                args.location,
+                args.cluster,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[self.role]),
             )
         self.register_outputs({"role": self.role.name, "instanceProfile": self.profile.name})
@@ -71,6 +75,8 @@ class NodeRole(pulumi.ComponentResource):
 
 class _SpotRoleProvider(StatefulProvider):
     """Makes the role when it is created; it is the account's, and stays with it."""
+
+    kind = "spot-role"
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         try:
@@ -88,31 +94,29 @@ class SpotRole(Resource):
     """EC2's service-linked role for spot; everybody in the account needs it who uses spot."""
 
     def __init__(
-        self, name: str, location: ClusterLocation, opts: pulumi.ResourceOptions | None = None
+        self, name: str, cluster: EksCluster, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__(_SpotRoleProvider(), name, asdict(location), opts)
+        super().__init__(_SpotRoleProvider(), name, dict(cluster.location), opts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerRoleArgs:
     """Who the controller is, and how it becomes the role."""
 
-    place: Place
-    location: ClusterLocation
+    cluster: EksCluster
     stack: str
     """organization/project/stack; on what only the stack that made it may remove."""
 
     installation: str
-    name: str
+    name: pulumi.Input[str]
     identity: Identity
-    namespace: str
-    service_account: str
+    namespace: pulumi.Input[str]
+    service_account: pulumi.Input[str]
     node_role_arn: pulumi.Input[str]
     queue_arn: pulumi.Input[str]
-    issuer: str = ""
     pod_identity_agent: Presence = "existing"
     oidc_provider: Presence = "existing"
-    permissions_boundary: str | None = None
+    permissions_boundary: pulumi.Input[str] | None = None
     zonal_shift: bool = False
 
 
@@ -127,7 +131,9 @@ class ControllerRole(pulumi.ComponentResource):
         self.role = aws.iam.Role(
             name,
             name=args.name,
-            description=f"Joiner's controller in the EKS cluster {args.place.cluster_name}",
+            description=then(
+                args.cluster.name, lambda it: f"Joiner's controller in the EKS cluster {it}"
+            ),
             assume_role_policy=self._trust(name, args),
             permissions_boundary=args.permissions_boundary,
             opts=self._mine,
@@ -142,36 +148,39 @@ class ControllerRole(pulumi.ComponentResource):
 
     def _trust(self, name: str, args: ControllerRoleArgs) -> pulumi.Input[str]:
         if args.identity == "pod-identity":
-            return _json(policies.pod_identity_trust())
-
-        def trust(provider_arn: str) -> str:
-            return _json(
+            return policies.text_of(policies.pod_identity_trust())
+        cluster = args.cluster
+        arn = pulumi.Output.all(cluster.place, cluster.issuer).apply(lambda it: provider_arn(*it))
+        if args.oidc_provider == "create":
+            arn = self._oidc_provider(name, args).arn
+        document: pulumi.Output[str] = pulumi.Output.all(
+            arn, cluster.issuer, args.namespace, args.service_account
+        ).apply(
+            lambda known: policies.text_of(
                 policies.irsa_trust(
-                    provider_arn,
-                    args.issuer,
-                    namespace=args.namespace,
-                    service_account=args.service_account,
+                    known[0], known[1], namespace=known[2], service_account=known[3]
                 )
             )
+        )
+        return document
 
-        if args.oidc_provider == "existing":
-            return trust(provider_arn(args.place, args.issuer))
-        provider = aws.iam.OpenIdConnectProvider(
+    def _oidc_provider(self, name: str, args: ControllerRoleArgs) -> aws.iam.OpenIdConnectProvider:
+        return aws.iam.OpenIdConnectProvider(
             name,
-            url=args.issuer,
+            url=args.cluster.issuer,
             client_id_lists=["sts.amazonaws.com"],
             tags={STACK_ANNOTATION: args.stack},
             opts=self._mine,
         )
-        document: pulumi.Output[str] = provider.arn.apply(trust)
-        return document
 
     def _attach(
         self, name: str, title: str, document: pulumi.Input[str], args: ControllerRoleArgs
     ) -> None:
         policy = aws.iam.Policy(
             f"{name}-{title}",
-            name=names.controller_policy(title, args.place.cluster_name, args.place.region),
+            name=args.cluster.place.apply(
+                lambda place: names.controller_policy(title, place.cluster_name, place.region)
+            ),
             policy=document,
             opts=self._mine,
         )
@@ -183,13 +192,13 @@ class ControllerRole(pulumi.ComponentResource):
         if args.pod_identity_agent == "create":
             aws.eks.Addon(
                 f"{name}-agent",
-                cluster_name=args.place.cluster_name,
+                cluster_name=args.cluster.name,
                 addon_name=POD_IDENTITY_AGENT,
                 opts=self._mine,
             )
         aws.eks.PodIdentityAssociation(
             name,
-            cluster_name=args.place.cluster_name,
+            cluster_name=args.cluster.name,
             namespace=args.namespace,
             service_account=args.service_account,
             role_arn=self.role.arn,
@@ -201,7 +210,7 @@ class ControllerRole(pulumi.ComponentResource):
         NoAssociation(
             f"{name}-no-association",
             NoAssociationArgs(
-                location=args.location,
+                cluster=args.cluster,
                 namespace=args.namespace,
                 service_account=args.service_account,
                 stack=args.stack,
@@ -219,25 +228,33 @@ def controller_policies(*, zonal_shift: bool) -> list[str]:
 
 def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     """Each policy by what its name says it is for."""
-    place = args.place
+    cluster, installation = args.cluster, args.installation
     documents: dict[str, pulumi.Input[str]] = {
-        "NodeLifecycle": _json(policies.node_lifecycle(place, installation=args.installation)),
-        "IAMIntegration": pulumi.Output.from_input(args.node_role_arn).apply(
-            lambda arn: _json(
-                policies.iam_integration(place, installation=args.installation, node_role_arn=arn)
-            )
+        "NodeLifecycle": _written(
+            cluster, partial(policies.node_lifecycle, installation=installation)
         ),
-        "EKSIntegration": _json(policies.eks_integration(place)),
-        "Interruption": pulumi.Output.from_input(args.queue_arn).apply(
-            lambda arn: _json(policies.interruption(arn))
+        "IAMIntegration": _written(
+            cluster,
+            lambda place, arn: policies.iam_integration(
+                place, installation=installation, node_role_arn=arn
+            ),
+            args.node_role_arn,
         ),
-        "ResourceDiscovery": _json(policies.resource_discovery(place)),
+        "EKSIntegration": _written(cluster, policies.eks_integration),
+        "Interruption": _written(
+            cluster, lambda _, arn: policies.interruption(arn), args.queue_arn
+        ),
+        "ResourceDiscovery": _written(cluster, policies.resource_discovery),
     }
     if args.zonal_shift:
-        documents["ZonalShift"] = _json(policies.zonal_shift(place))
+        documents["ZonalShift"] = _written(cluster, policies.zonal_shift)
     return documents
 
 
-def _json(document: Document) -> str:
-    # In one order, or every `up` would find a difference.
-    return json.dumps(document, sort_keys=True)
+def _written(
+    cluster: EksCluster, document: Callable[..., Document], *more: pulumi.Input[str]
+) -> pulumi.Output[str]:
+    """Write a document of a place, and of what else it speaks of."""
+    parts = pulumi.Output.all(cluster.place, *more)
+    text: pulumi.Output[str] = parts.apply(lambda known: policies.text_of(document(*known)))
+    return text

@@ -7,7 +7,7 @@ role annotation (IRSA) only when there is none.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
@@ -16,6 +16,7 @@ from pulumi.dynamic import CreateResult, Resource
 
 from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError, Presence
+from infra.ekscluster import EksCluster
 from infra.policies import Place
 from infra.statefulprovider import StatefulProvider
 from infra.teardown import STACK_ANNOTATION
@@ -105,9 +106,9 @@ def _tags_of_provider(iam: Any, arn: str) -> dict[str, str] | None:
 class NoAssociationArgs:
     """Whose association must not be there, and the stack that may have made it."""
 
-    location: ClusterLocation
-    namespace: str
-    service_account: str
+    cluster: EksCluster
+    namespace: pulumi.Input[str]
+    service_account: pulumi.Input[str]
     stack: str
     """organization/project/stack."""
 
@@ -126,7 +127,7 @@ class NoAssociation(Resource):
             _NoAssociationProvider(),
             name,
             {
-                **asdict(args.location),
+                **args.cluster.location,
                 "namespace": args.namespace,
                 "service_account": args.service_account,
                 "stack": args.stack,
@@ -137,6 +138,8 @@ class NoAssociation(Resource):
 
 class _NoAssociationProvider(StatefulProvider):
     """Takes the association away when it is created; its own end gives nothing back."""
+
+    kind = "no-association"
 
     identity = ("cluster_name", "namespace", "service_account")
 

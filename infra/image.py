@@ -21,6 +21,8 @@ import pulumi_aws as aws
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 
 from infra.clusterapi import ClusterLocation
+from infra.ekscluster import EksCluster
+from infra.remembering import Remembered
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SOURCES = ("Dockerfile", "pyproject.toml", "controller")
@@ -42,8 +44,8 @@ class BuildFailedError(Exception):
 class ControllerImageArgs:
     """Where the image goes."""
 
-    location: ClusterLocation
-    repository: str
+    cluster: EksCluster
+    repository: pulumi.Input[str]
     sources: str
     """Digest of what the image is made of."""
 
@@ -65,8 +67,8 @@ class ControllerImage(pulumi.ComponentResource):
         pushed = _PushedImage(
             name,
             {
-                "region": args.location.region,
-                "aws_endpoint": args.location.aws_endpoint,
+                "region": args.cluster.region,
+                "aws_endpoint": args.cluster.aws_endpoint,
                 "repository": repository.repository_url,
                 "sources": args.sources,
                 "reference": None,
@@ -95,8 +97,10 @@ def sources_digest() -> str:
     return digest([CHECKOUT / name for name in SOURCES])
 
 
-class _PushedImageProvider(ResourceProvider):
+class _PushedImageProvider(Remembered, ResourceProvider):
     """Builds and pushes when created; the repository takes its images with it when it goes."""
+
+    kind = "image"
 
     serialize_as_secret_always = False
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pulumi
 import pulumi_aws as aws
 
 from infra import names, policies
-from infra.policies import Place
+from infra.ekscluster import EksCluster
+from infra.inputs import then
 
 EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
     "health": ("aws.health", ["AWS Health Event"]),
@@ -29,8 +31,8 @@ EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
 class InterruptionQueueArgs:
     """Where the queue is, and its name; rules are named after it."""
 
-    place: Place
-    queue_name: str
+    cluster: EksCluster
+    queue_name: pulumi.Input[str]
     retention_seconds: int = 300  # a spot notice is two minutes; older ones mislead
 
 
@@ -49,14 +51,13 @@ class InterruptionQueue(pulumi.ComponentResource):
             sqs_managed_sse_enabled=True,
             opts=self._mine,
         )
-        rules = {event: names.rule(args.queue_name, event) for event in EVENTS}
+        rules = {event: then(args.queue_name, partial(names.rule, event=event)) for event in EVENTS}
         self.policy = aws.sqs.QueuePolicy(
             name,
             queue_url=self.queue.url,
-            policy=self.queue.arn.apply(
-                lambda arn: json.dumps(
-                    policies.queue_policy(args.place, arn, rules=list(rules.values())),
-                    sort_keys=True,
+            policy=pulumi.Output.all(args.cluster.place, self.queue.arn, *rules.values()).apply(
+                lambda known: policies.text_of(
+                    policies.queue_policy(known[0], known[1], rules=known[2:])
                 )
             ),
             opts=self._mine,
@@ -65,7 +66,9 @@ class InterruptionQueue(pulumi.ComponentResource):
             self._rule(f"{name}-{event}", rules[event], source, kinds)
         self.register_outputs({"url": self.queue.url, "arn": self.queue.arn})
 
-    def _rule(self, name: str, rule_name: str, source: str, kinds: Sequence[str]) -> None:
+    def _rule(
+        self, name: str, rule_name: pulumi.Input[str], source: str, kinds: Sequence[str]
+    ) -> None:
         rule = aws.cloudwatch.EventRule(
             name,
             name=rule_name,

@@ -74,7 +74,7 @@ class NodePools(pulumi.ComponentResource):
         self, name: str, args: NodePoolsArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:NodePools", name, None, opts)
-        self._args = args
+        self._name, self._args = name, args
         classes = [w for w in args.manifests if w["kind"] == EC2_NODE_CLASS.name]
         others = [w for w in args.manifests if w["kind"] != EC2_NODE_CLASS.name]
         made = [self._object(wire, args.after) for wire in classes]
@@ -86,7 +86,7 @@ class NodePools(pulumi.ComponentResource):
         self, wire: Wire, after: Sequence[pulumi.Resource]
     ) -> kubernetes.apiextensions.CustomResource:
         return kubernetes.apiextensions.CustomResource(
-            _title(wire),
+            f"{self._name}-{_title(wire)}",
             api_version=wire["apiVersion"],
             kind=wire["kind"],
             metadata=_owned(wire, self._args.stack),
@@ -133,9 +133,28 @@ def manifests_in(folder: Path) -> list[Wire]:
     return list(by_title.values())
 
 
-def default_manifests(cluster_name: str) -> list[Wire]:
+def refuse_faulty(manifests: Sequence[Wire]) -> None:
+    """Look whether all objects can work, and no two are one.
+
+    Raises:
+        ConfigError: every problem, by object.
+
+    """
+    titles: set[str] = set()
+    faults: list[str] = []
+    for wire in manifests:
+        faults += (wrong := list(_faults(wire)))
+        if not wrong and _title(wire) in titles:
+            faults.append(f"{_title(wire)} is there a second time: give one another name")
+        elif not wrong:
+            titles.add(_title(wire))
+    if faults:
+        raise ConfigError(faults)
+
+
+def default_manifests() -> list[Wire]:
     """Return a pool and a class to start from: current general-purpose types, spot or not."""
-    here = [SelectorTerm(tags={labels.TAG_DISCOVERY: cluster_name})]
+    here = [SelectorTerm(tags={labels.TAG_DISCOVERY: CLUSTER_NAME})]
     node_class = EC2NodeClass(
         metadata=ObjectMeta(name="default"),
         spec=EC2NodeClassSpec(

@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from controller.apis import labels
 from infra import names
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
-from infra.config import ConfigError, StackConfig
+from infra.config import ConfigError
 from infra.iam import POD_IDENTITY_AGENT, controller_policies
 from infra.interruption import EVENTS
 from infra.policies import Place
@@ -36,6 +36,29 @@ ABSENT_CODES = frozenset(
         "ResourceNotFoundException",
     }
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The names that the program gives in AWS, and what it makes that has no name of its own."""
+
+    place: Place
+    queue: str
+    node_role: str
+    controller_role: str
+    repository: str | None
+    namespace: str
+    service_account: str
+    access_entry: bool
+    """Of the node role."""
+
+    association: bool
+    """Of the service account, with Pod Identity."""
+
+    agent: bool
+    """The add-on of Pod Identity."""
+
+    zonal_shift: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +100,35 @@ def refuse_missing_cluster(location: ClusterLocation) -> None:
         ) from exc
 
 
-def refuse_taken(
-    config: StackConfig, *, location: ClusterLocation, place: Place, installation: str
-) -> None:
+def refuse_other_account(location: ClusterLocation, account: str) -> None:
+    """Look whether the credentials at hand, by which a stack ends, are of the cluster's account.
+
+    Raises:
+        ConfigError: they are not, or AWS does not tell.
+
+    """
+    try:
+        ours = location.client("sts").get_caller_identity()["Account"]
+    except (BotoCoreError, ClientError) as exc:
+        raise ConfigError([f"AWS does not tell whose the credentials at hand are: {exc}"]) from exc
+    if ours != account:
+        raise ConfigError(
+            [
+                f"the cluster {location.cluster_name} is in the account {account}, and the "
+                f"credentials at hand are of {ours}: the stack could be made with the program's "
+                "provider, but not be taken down. Export credentials of that account "
+                "(AWS_PROFILE, AWS_ACCESS_KEY_ID …)"
+            ]
+        )
+
+
+def refuse_taken(given: Given, *, location: ClusterLocation, installation: str) -> None:
     """Look up every name that the program gives in AWS.
+
+    Args:
+        given: the names.
+        location: of the cluster; its region and endpoint are where one looks.
+        installation: value of the tag on what the program has made itself.
 
     Raises:
         ConfigError: some are taken by what this installation did not make; names all of them,
@@ -91,7 +139,7 @@ def refuse_taken(
         f"there is {name.kind} {name.name} already, and this stack did not make it: it is tagged "
         f"{_describe(tags)}. Set {name.setting}; or, if it is to be this stack's, which then "
         f"changes and in the end deletes it, tag it {labels.TAG_INSTALLATION}={installation}"
-        for name in _names(config, location, place)
+        for name in _names(given, location)
         if (tags := _looked_up(name)) is not None
         and tags.get(labels.TAG_INSTALLATION) != installation
     ]
@@ -112,25 +160,24 @@ def _describe(tags: Tags) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "with nothing"
 
 
-def _names(config: StackConfig, location: ClusterLocation, place: Place) -> Iterator[Name]:
-    yield from _queue_and_rules(config, location)
-    yield from _in_iam(config, location, place)
-    yield from _in_eks(config, location, place)
-    if config.image is None:
-        repository = names.repository(config.cluster_name)
+def _names(given: Given, location: ClusterLocation) -> Iterator[Name]:
+    yield from _queue_and_rules(given, location)
+    yield from _in_iam(given, location)
+    yield from _in_eks(given, location)
+    if given.repository:
         yield Name(
             "a repository",
-            repository,
+            given.repository,
             "joiner:image",
-            partial(_of_repository, location, repository),
+            partial(_of_repository, location, given.repository),
         )
 
 
-def _queue_and_rules(config: StackConfig, location: ClusterLocation) -> Iterator[Name]:
+def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
     sqs, events = location.client("sqs"), location.client("events")
 
     def of_queue() -> Tags:
-        url = sqs.get_queue_url(QueueName=config.queue)["QueueUrl"]
+        url = sqs.get_queue_url(QueueName=given.queue)["QueueUrl"]
         tags: Tags = sqs.list_queue_tags(QueueUrl=url).get("Tags", {})
         return tags
 
@@ -138,9 +185,9 @@ def _queue_and_rules(config: StackConfig, location: ClusterLocation) -> Iterator
         arn = events.describe_rule(Name=rule)["Arn"]
         return _pairs(events.list_tags_for_resource(ResourceARN=arn)["Tags"])
 
-    yield Name("a queue", config.queue, "joiner:queueName to another name", of_queue)
+    yield Name("a queue", given.queue, "joiner:queueName to another name", of_queue)
     for event in EVENTS:
-        rule = names.rule(config.queue, event)
+        rule = names.rule(given.queue, event)
         yield Name(
             "an EventBridge rule",
             rule,
@@ -149,14 +196,14 @@ def _queue_and_rules(config: StackConfig, location: ClusterLocation) -> Iterator
         )
 
 
-def _in_iam(config: StackConfig, location: ClusterLocation, place: Place) -> Iterator[Name]:
-    iam = location.client("iam")
+def _in_iam(given: Given, location: ClusterLocation) -> Iterator[Name]:
+    iam, place = location.client("iam"), given.place
 
     def of_role(role: str) -> Tags:
         return _pairs(iam.get_role(RoleName=role)["Role"].get("Tags", []))
 
     def of_profile() -> Tags:
-        profile = iam.get_instance_profile(InstanceProfileName=config.node_role)
+        profile = iam.get_instance_profile(InstanceProfileName=given.node_role)
         return _pairs(profile["InstanceProfile"].get("Tags", []))
 
     def of_policy(name: str) -> Tags:
@@ -165,21 +212,21 @@ def _in_iam(config: StackConfig, location: ClusterLocation, place: Place) -> Ite
 
     yield Name(
         "a role",
-        config.node_role,
+        given.node_role,
         "joiner:nodeRoleName to another name",
-        partial(of_role, config.node_role),
+        partial(of_role, given.node_role),
     )
     yield Name(
-        "an instance profile", config.node_role, "joiner:nodeRoleName to another name", of_profile
+        "an instance profile", given.node_role, "joiner:nodeRoleName to another name", of_profile
     )
     yield Name(
         "a role",
-        config.controller_role,
+        given.controller_role,
         "joiner:controllerRoleName to another name",
-        partial(of_role, config.controller_role),
+        partial(of_role, given.controller_role),
     )
-    for title in controller_policies(zonal_shift=config.options.enable_zonal_shift):
-        policy = names.controller_policy(title, config.cluster_name, config.region)
+    for title in controller_policies(zonal_shift=given.zonal_shift):
+        policy = names.controller_policy(title, place.cluster_name, place.region)
         yield Name(
             "a policy",
             policy,
@@ -189,10 +236,10 @@ def _in_iam(config: StackConfig, location: ClusterLocation, place: Place) -> Ite
         )
 
 
-def _in_eks(config: StackConfig, location: ClusterLocation, place: Place) -> Iterator[Name]:
-    eks = location.client("eks")
-    cluster = {"clusterName": config.cluster_name}
-    node_role = f"arn:{place.partition}:iam::{place.account}:role/{config.node_role}"
+def _in_eks(given: Given, location: ClusterLocation) -> Iterator[Name]:
+    eks, place = location.client("eks"), given.place
+    cluster = {"clusterName": place.cluster_name}
+    node_role = f"arn:{place.partition}:iam::{place.account}:role/{given.node_role}"
 
     def of_entry() -> Tags:
         entry = eks.describe_access_entry(**cluster, principalArn=node_role)
@@ -201,7 +248,7 @@ def _in_eks(config: StackConfig, location: ClusterLocation, place: Place) -> Ite
 
     def of_association() -> Tags | None:
         associations = eks.list_pod_identity_associations(
-            **cluster, namespace=config.namespace, serviceAccount=config.name
+            **cluster, namespace=given.namespace, serviceAccount=given.service_account
         )["associations"]
         if not associations:
             return None
@@ -215,14 +262,16 @@ def _in_eks(config: StackConfig, location: ClusterLocation, place: Place) -> Ite
         tags: Tags = addon["addon"].get("tags", {})
         return tags
 
-    if config.node_access in ("EC2_LINUX", "EC2_WINDOWS"):
+    if given.access_entry:
         yield Name("an access entry of", node_role, "joiner:nodeAccess to none", of_entry)
-    if config.identity == "pod-identity":
-        account = f"{config.namespace}/{config.name}"
+    if given.association:
         yield Name(
-            "a Pod Identity association of", account, "joiner:name to another", of_association
+            "a Pod Identity association of",
+            f"{given.namespace}/{given.service_account}",
+            "joiner:name to another",
+            of_association,
         )
-        if config.pod_identity_agent == "create":
+        if given.agent:
             yield Name(
                 "the add-on", POD_IDENTITY_AGENT, "joiner:podIdentityAgent to existing", of_addon
             )

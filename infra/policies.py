@@ -7,6 +7,7 @@ what the cluster owns already.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,12 @@ class Place:
     def ec2(self, kind: str, *, account: str = "*") -> str:
         """Return the ARN of every EC2 resource of a kind in the region."""
         return f"arn:{self.partition}:ec2:{self.region}:{account}:{kind}/*"
+
+
+def text_of(document: Document) -> str:
+    """Write a document as AWS takes it."""
+    # In one order, or every `up` would find a difference.
+    return json.dumps(document, sort_keys=True)
 
 
 def document(*statements: Statement) -> Document:

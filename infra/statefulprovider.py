@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 
 from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider, UpdateResult
 
+from infra.remembering import Remembered
+
 PLACE = ("cluster_name", "region", "installation")
 """What a stack is made for: the names of the properties that say so."""
 
-_made: set[str] = set()
-"""Ids of what this process has made; the engine starts one for each of its operations."""
+_made: set[tuple[str, ...]] = set()
+"""What this process has made; the engine starts one for each of its operations."""
 
 
 class ChangedPlaceError(Exception):
@@ -37,8 +39,10 @@ class ChangedPlaceError(Exception):
         )
 
 
-class StatefulProvider(ResourceProvider):
+class StatefulProvider(Remembered, ResourceProvider):
     """Makes nothing by itself, and keeps its properties for when they are needed."""
+
+    kind = "installation"
 
     # The provider's code is no secret, and a state that can be read can be mended.
     serialize_as_secret_always = False
@@ -49,10 +53,8 @@ class StatefulProvider(ResourceProvider):
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Keep the properties, under a name made of those that identify it."""
-        named = "-".join(str(props[name]) for name in self.identity)
-        made = CreateResult(f"{named}-{type(self).__name__}", _plain(props))
-        _made.add(made.id)
-        return made
+        _made.add(self._key(props))
+        return CreateResult("-".join(self._key(props)), _plain(props))
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         """Compare what is kept with what is asked for.
@@ -73,8 +75,11 @@ class StatefulProvider(ResourceProvider):
 
     def delete(self, _id: str, props: dict[str, Any]) -> None:
         """End it, unless it has just been made again."""
-        if _id not in _made:
+        if self._key(props) not in _made:
             self.end(props)
+
+    def _key(self, props: Mapping[str, Any]) -> tuple[str, ...]:
+        return (*(str(props[name]) for name in self.identity), self.kind)
 
     def end(self, props: dict[str, Any]) -> None:
         """Do what its end asks for; nothing, by default."""

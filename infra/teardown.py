@@ -39,6 +39,7 @@ from infra.clusterapi import (
     Wire,
     require_given_up,
 )
+from infra.ekscluster import EksCluster
 from infra.leftovers import Leftovers, Remains, describe
 from infra.statefulprovider import StatefulProvider
 
@@ -357,6 +358,8 @@ def drain(
 class _DrainProvider(StatefulProvider):
     """Drains when it is deleted."""
 
+    kind = "drain"
+
     def end(self, props: dict[str, Any]) -> None:
         drain(
             ClusterLocation.of(props),
@@ -369,6 +372,8 @@ class _DrainProvider(StatefulProvider):
 
 class _NothingLeftProvider(StatefulProvider):
     """Proves that nothing is left when it is deleted."""
+
+    kind = "nothing-left"
 
     def end(self, props: dict[str, Any]) -> None:
         location = ClusterLocation.of(props)
@@ -383,10 +388,10 @@ class _NothingLeftProvider(StatefulProvider):
 class DrainArgs:
     """Where to drain, how long, and what may go."""
 
-    location: ClusterLocation
+    cluster: EksCluster
     installation: str
-    namespace: str
-    deployment: str
+    namespace: pulumi.Input[str]
+    deployment: pulumi.Input[str]
     timeout_seconds: float
     delete_foreign_node_pools: bool
 
@@ -397,12 +402,14 @@ class Drain(Resource):
     def __init__(
         self, name: str, args: DrainArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        path = f"/apis/apps/v1/namespaces/{args.namespace}/deployments/{args.deployment}"
+        path = pulumi.Output.format(
+            "/apis/apps/v1/namespaces/{0}/deployments/{1}", args.namespace, args.deployment
+        )
         super().__init__(
             _DrainProvider(),
             name,
             {
-                **asdict(args.location),
+                **args.cluster.location,
                 "installation": args.installation,
                 "deployment": path,
                 "timeout_seconds": args.timeout_seconds,
@@ -418,20 +425,32 @@ class NothingLeft(Resource):
     def __init__(
         self,
         name: str,
-        location: ClusterLocation,
+        cluster: EksCluster,
         installation: str,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        props = {**asdict(location), "installation": installation}
+        props = {**cluster.location, "installation": installation}
         super().__init__(_NothingLeftProvider(), name, props, opts)
 
 
 class Installation(Resource):
-    """Comes first: says what the stack is of, and refuses to let it become another's."""
+    """Comes first: says what the stack is of, and refuses to let it become another's.
 
-    def __init__(self, name: str, location: ClusterLocation, installation: str) -> None:
-        props = {**asdict(location), "installation": installation}
-        super().__init__(StatefulProvider(), name, props, None)
+    A program that makes the providers of its cluster itself makes this before them, and has
+    them depend on it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        location: ClusterLocation | EksCluster,
+        installation: str,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        where = asdict(location) if isinstance(location, ClusterLocation) else location.location
+        self.title = installation
+        """What the tag `joiner.dev/installation` says."""
+        super().__init__(StatefulProvider(), name, {**where, "installation": installation}, opts)
 
 
 def _collection(kind: Kind[Any]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.options import SETTINGS, Options, to_environment
-from infra.config import KEYS, ConfigError, StackConfig, parse
+from infra.config import KEYS, ConfigError, StackConfig, parse, require_options
 
 ENOUGH = {
     "clusterName": "joiner",
@@ -67,9 +67,7 @@ def test_a_broken_setting_is_refused_by_its_key_with_its_value_and_what_is_allow
             assert not value or repr(value) in problem or value.lstrip().startswith("{"), problem
     else:
         # What the program makes of them goes into AWS and the cluster as it is.
-        assert_written(config.options)
-        assert config.node_role
-        assert config.queue
+        assert_written(require_options(config.settings))
         assert config.drain_timeout.total_seconds() >= 1
 
 
@@ -89,7 +87,7 @@ def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
         assert variable in problem
         assert any(words in problem for words in REFUSED), problem
     else:
-        assert_written(config.options)
+        assert_written(require_options(config.settings))
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(min_size=1), texts))

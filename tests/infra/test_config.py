@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import CHECKOUT, KEYS, ConfigError, parse
+from infra.config import CHECKOUT, KEYS, ConfigError, parse, require_options
 
 ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
 
@@ -16,22 +16,16 @@ ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
 def test_a_cluster_a_region_and_an_image_are_enough() -> None:
     config = parse(ENOUGH)
 
-    assert config.queue == "joiner"
-    assert config.node_role == "KarpenterNodeRole-joiner"
-    assert config.controller_role == "KarpenterControllerRole-joiner"
     assert (config.namespace, config.name, config.replicas) == ("kube-system", "karpenter", 2)
     assert config.identity == "pod-identity"
     assert not config.delete_foreign_node_pools
 
 
-def test_the_controller_gets_what_follows_from_the_stack_and_what_the_stack_says() -> None:
+def test_the_controller_gets_what_the_stack_says() -> None:
     settings = '{"BATCH_IDLE_DURATION": "2s", "FEATURE_GATES": "NodeRepair=true"}'
 
-    options = parse(ENOUGH | {"settings": settings, "namespace": "karpenter"}).options
+    options = require_options(parse(ENOUGH | {"settings": settings}).settings)
 
-    assert options.cluster_name == "joiner"
-    assert options.interruption_queue == "joiner"
-    assert options.system_namespace == "karpenter"
     assert options.batch_idle_duration == timedelta(seconds=2)
     assert options.feature_gates.node_repair
 

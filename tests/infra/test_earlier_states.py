@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,8 +42,37 @@ RECORDED: dict[str, type[ResourceProvider]] = {
         image._PushedImageProvider
     ),
     "gASVJgAAAAAAAACMCWluZnJhLmlhbZSMEV9TcG90Um9sZVByb3ZpZGVylJOUKYGULg==": iam._SpotRoleProvider,
+    "gASVMgAAAAAAAACMFmluZnJhLnN0YXRlZnVscHJvdmlkZXKUjBBTdGF0ZWZ1bFByb3ZpZGVylJOUKYGULg==": (
+        StatefulProvider
+    ),
 }
 """What a state holds of a provider → the class that answers for it today."""
+
+
+KINDS: dict[str, type[ResourceProvider]] = {
+    "access-mapping": access._RoleMappingProvider,
+    "drain": teardown._DrainProvider,
+    "image": image._PushedImageProvider,
+    "installation": StatefulProvider,
+    "no-association": identity._NoAssociationProvider,
+    "nothing-left": teardown._NothingLeftProvider,
+    "spot-role": iam._SpotRoleProvider,
+}
+"""What a state has held of a provider since providers are remembered by kind."""
+
+
+@pytest.mark.parametrize(("kind", "provider"), KINDS.items(), ids=str)
+def test_a_state_holds_no_more_of_us_than_a_kind(
+    kind: str, provider: type[ResourceProvider]
+) -> None:
+    reference = (
+        f"\x8c\x11infra.remembering\x94\x8c\x08provider\x94\x93\x94\x8c{chr(len(kind))}{kind}"
+    )
+
+    held = base64.b64decode(serialize_provider(provider()))
+
+    assert reference.encode("latin-1") in held
+    assert type(pickle.loads(held)) is provider
 
 
 @pytest.mark.parametrize(("written", "provider"), RECORDED.items(), ids=lambda p: str(p)[-20:])
@@ -50,7 +82,9 @@ def test_what_an_earlier_version_wrote_is_understood(
     assert type(pickle.loads(base64.b64decode(written))) is provider
 
 
-def test_the_engine_destroys_what_an_earlier_version_made(tmp_path: Path) -> None:
+@pytest.fixture
+def engine(tmp_path: Path) -> PulumiEngine:
+    """An engine with a stack `dev`, in which is a resource of ours."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "Pulumi.yaml").write_text(json.dumps({"name": "joiner", "runtime": "python"}))
@@ -66,8 +100,29 @@ def test_the_engine_destroys_what_an_earlier_version_made(tmp_path: Path) -> Non
         plugins=Plugins.STAND_IN,
     )
     engine.up("dev")
+    return engine
+
+
+def test_a_version_that_has_renamed_everything_destroys_what_this_one_made(
+    engine: PulumiEngine, tmp_path: Path
+) -> None:
+    later = tmp_path / "later" / "infra"
+    shutil.copytree(CHECKOUT / "infra", later, ignore=shutil.ignore_patterns("__pycache__"))
+    (later / "statefulprovider.py").rename(later / "keeping.py")
+    for path in later.rglob("*.py"):
+        text = path.read_text().replace("infra.statefulprovider", "infra.keeping")
+        path.write_text(text.replace("StatefulProvider", "Keeping"))
+    both = os.pathsep.join([str(later.parent), str(CHECKOUT)])
+
+    replace(engine, environment={"PYTHONPATH": both}).destroy("dev")
+
+    engine.remove_stack("dev")
+    assert not engine.stack_exists("dev")
+
+
+def test_the_engine_destroys_what_an_earlier_version_made(engine: PulumiEngine) -> None:
     today = serialize_provider(StatefulProvider())
-    (earlier,) = (written for written, by in RECORDED.items() if by is StatefulProvider)
+    earlier, *_ = (written for written, by in RECORDED.items() if by is StatefulProvider)
     states = [path for path in engine.directory.rglob("dev.json") if today in path.read_text()]
     assert states
     for state in states:

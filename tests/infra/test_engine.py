@@ -6,6 +6,7 @@ is not the point here; what the program makes, keeps and removes is.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+STATES = Path(__file__).parent / "states"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
 OURS = {"joiner.dev/installation": "organization/joiner/dev"}
@@ -238,6 +240,29 @@ def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(stage: Stage) -> 
     assert stage.cloud.leftovers() == {}
     assert stage.cluster.get(DEPLOYMENT) is None
     assert any("nothing is left" in line for line in stage.said)
+
+
+def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage) -> None:
+    network = stage.client("eks").describe_cluster(name="joiner")["cluster"]["resourcesVpcConfig"]
+    known = {
+        "GROUP": network["clusterSecurityGroupId"],
+        "ENDPOINT": stage.settings["awsEndpoint"],
+        "KUBECONFIG": stage.settings["kubeconfig"],
+    }
+    for number, subnet in enumerate(sorted(network["subnetIds"]), 1):
+        known[f"SUBNET_{number}"] = subnet
+    written = (STATES / "before_the_component.json").read_text()
+    for placeholder, value in known.items():
+        written = written.replace(f"<{placeholder}>", value)
+    stage.engine.restore("dev", {"version": 3, "deployment": {"resources": json.loads(written)}})
+
+    changes = stage.engine.preview(
+        "dev", stage.settings | {"clusterTags": "true", "spotRole": "create"}
+    )
+
+    assert (changes.create, changes.replace, changes.delete) == (1, 0, 0), stage.said
+    assert any("joiner:infra:Joiner joiner create" in line for line in stage.said)
+    stage.engine.restore("dev", {"version": 3, "deployment": {}})
 
 
 def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(

@@ -168,7 +168,7 @@ def test_placeholders_become_what_the_stack_knows_and_other_dollars_stay() -> No
 
 
 def test_the_default_pool_can_work_and_refers_to_the_default_class() -> None:
-    node_class, pool = default_manifests("joiner")
+    node_class, pool = default_manifests()
 
     typed = msgspec.convert(pool, NodePool)
 

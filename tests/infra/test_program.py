@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,12 @@ pytestmark = pytest.mark.usefixtures("entries")
 
 ACCOUNT = "123456789012"
 ISSUER = "https://oidc.example.com/id/ABC"
+CLUSTER: dict[str, Any] = {
+    "endpoint": "https://cluster.example.com",
+    "certificateAuthority": {"data": "Q0E="},
+    "identities": [{"oidcs": [{"issuer": ISSUER}]}],
+    "vpcConfig": {"subnetIds": ["subnet-2", "subnet-1"], "clusterSecurityGroupId": "sg-1"},
+}
 STACK = "organization/joiner/dev"
 MARKER = "joiner.dev/discovery/joiner"
 SETTINGS = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
@@ -80,7 +86,13 @@ class Region(pulumi_mocks.Mocks):
         self.made.resources.append((args.typ, args.name, dict(args.inputs)))
         self.made.providers[f"{args.typ} {args.name}"] = args.provider or ""
         name = args.inputs.get("name", args.name)
-        extra = {"arn": f"arn:aws:x:::{name}", "url": f"https://sqs/{name}", "name": name}
+        arn = f"arn:aws:x:us-west-2:{ACCOUNT}:{name}"
+        extra: dict[str, Any] = {"arn": arn, "url": f"https://sqs/{name}", "name": name}
+        if args.typ == "aws:eks/cluster:Cluster":
+            extra |= CLUSTER
+        if args.typ.startswith("kubernetes:"):
+            metadata = {"name": args.name, **(args.inputs.get("metadata") or {})}
+            return args.name, {**args.inputs, "metadata": metadata}
         if args.typ == "pulumi:pulumi:StackReference":
             extra |= {"outputs": {"clusterName": "joiner", "nodeRole": "RoleOfPlatform"}}
         return f"{args.name}-id", {**extra, **args.inputs}
@@ -91,15 +103,8 @@ class Region(pulumi_mocks.Mocks):
         answers: dict[str, dict[str, Any]] = {
             "aws:index/getCallerIdentity:getCallerIdentity": {"accountId": ACCOUNT},
             "aws:index/getPartition:getPartition": {"partition": "aws"},
-            "aws:eks/getCluster:getCluster": {
-                "endpoint": "https://cluster.example.com",
-                "certificateAuthorities": [{"data": "Q0E="}],
-                "identities": [{"oidcs": [{"issuer": ISSUER}]}],
-                "vpcConfig": {
-                    "subnetIds": ["subnet-2", "subnet-1"],
-                    "clusterSecurityGroupId": "sg-1",
-                },
-            },
+            "aws:eks/getCluster:getCluster": CLUSTER
+            | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
         }
         looked_up = {"id": args.args.get("id", ""), "tags": self.tags}
         return answers.get(args.token, looked_up), []
@@ -116,16 +121,27 @@ def run(held: Mapping[str, str] | None = None, **settings: str) -> Made:
 
     `held` are the tags that subnets and security groups bear already.
     """
+    given = {f"joiner:{key}": value for key, value in (SETTINGS | settings).items() if value}
+    return made_by(_program, given, held=held)
+
+
+def made_by(
+    program: Callable[[], None],
+    config: Mapping[str, str],
+    *,
+    project: str = "joiner",
+    held: Mapping[str, str] | None = None,
+) -> Made:
+    """Run any program under mocks; return what it asked for."""
     region = Region(held or {})
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    given = {f"joiner:{key}": value for key, value in (SETTINGS | settings).items() if value}
     pulumi.runtime.set_mocks(
-        region, project="joiner", stack="dev", preview=False, organization="organization"
+        region, project=project, stack="dev", preview=False, organization="organization"
     )
-    pulumi.runtime.set_all_config(given)
+    pulumi.runtime.set_all_config(dict(config))
     try:
-        pulumi.runtime.test(_program)()  # type: ignore[no-untyped-call]
+        pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
     finally:
         pulumi.runtime.set_all_config({})
         loop.close()
@@ -161,10 +177,10 @@ def test_the_controller_becomes_its_role_by_pod_identity() -> None:
 
     association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
     assert (association["namespace"], association["serviceAccount"]) == ("kube-system", "karpenter")
-    trust = made.of("aws:iam/role:Role")["controller"]["assumeRolePolicy"]
+    trust = made.of("aws:iam/role:Role")["joiner-controller"]["assumeRolePolicy"]
     assert "pods.eks.amazonaws.com" in trust
     assert "annotations" not in made.one("kubernetes:core/v1:ServiceAccount")["metadata"]
-    assert "controller-no-association" not in made.of("pulumi-python:dynamic:Resource")
+    assert "joiner-controller-no-association" not in made.of("pulumi-python:dynamic:Resource")
 
 
 @pytest.mark.usefixtures("known_issuer")
@@ -172,12 +188,12 @@ def test_or_by_the_token_of_its_service_account() -> None:
     made = run(identity="irsa")
 
     assert not made.of("aws:eks/podIdentityAssociation:PodIdentityAssociation")
-    trust = json.loads(made.of("aws:iam/role:Role")["controller"]["assumeRolePolicy"])
+    trust = json.loads(made.of("aws:iam/role:Role")["joiner-controller"]["assumeRolePolicy"])
     provider = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example.com/id/ABC"
     assert trust["Statement"][0]["Principal"] == {"Federated": provider}
     annotations = made.one("kubernetes:core/v1:ServiceAccount")["metadata"]["annotations"]
     assert annotations["eks.amazonaws.com/role-arn"].endswith("KarpenterControllerRole-joiner")
-    assert "controller-no-association" in made.of("pulumi-python:dynamic:Resource")
+    assert "joiner-controller-no-association" in made.of("pulumi-python:dynamic:Resource")
 
 
 @pytest.mark.usefixtures("known_issuer")
@@ -219,8 +235,8 @@ def test_or_by_aws_auth_or_by_nobody() -> None:
     mapped, none = run(nodeAccess="aws-auth"), run(nodeAccess="none")
 
     dynamic = mapped.of("pulumi-python:dynamic:Resource")
-    assert dynamic["node-access"]["role_arn"].endswith("KarpenterNodeRole-joiner")
-    assert "node-access" not in none.of("pulumi-python:dynamic:Resource")
+    assert dynamic["joiner-node-access"]["role_arn"].endswith("KarpenterNodeRole-joiner")
+    assert "joiner-node-access" not in none.of("pulumi-python:dynamic:Resource")
     assert not mapped.of("aws:eks/accessEntry:AccessEntry")
 
 
@@ -287,13 +303,14 @@ def test_the_pod_identity_agent_and_the_spot_role_are_made_where_asked() -> None
     made = run(podIdentityAgent="create", spotRole="create")
 
     assert made.one("aws:eks/addon:Addon")["addonName"] == "eks-pod-identity-agent"
-    assert "node-spot" in made.of("pulumi-python:dynamic:Resource")
-    assert "node-spot" not in run().of("pulumi-python:dynamic:Resource")
+    assert "joiner-node-spot" in made.of("pulumi-python:dynamic:Resource")
+    assert "joiner-node-spot" not in run().of("pulumi-python:dynamic:Resource")
     assert not run().of("aws:eks/addon:Addon")
 
 
 def test_every_kind_is_installed() -> None:
-    names = set(run().of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"))
+    definitions = run().of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
+    names = {wire["metadata"]["name"] for wire in definitions.values()}
 
     assert names == {
         "nodepools.karpenter.sh",
@@ -384,7 +401,7 @@ def test_a_folder_of_yaml_takes_the_place_of_the_default_pool(tmp_path: Path) ->
 
     pools = run(nodePools=str(tmp_path)).of("kubernetes:karpenter.sh/v1:NodePool")
 
-    assert list(pools) == ["NodePool-budgets"]
+    assert list(pools) == ["joiner-node-pools-NodePool-budgets"]
 
 
 def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_settings_in_running_text_are_taken(desk: Path) -> None:
 
     typed("\n".join([first, *more]), desk / "checkout")
 
-    gates = config.parse(told(desk)["prod"]).options.feature_gates
+    gates = config.require_options(config.parse(told(desk)["prod"]).settings).feature_gates
     assert gates.node_overlay
     assert gates.capacity_buffer
     assert gates.static_capacity

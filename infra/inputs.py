@@ -1,0 +1,23 @@
+"""Arguments that may be known only once something else is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pulumi
+
+T = TypeVar("T")
+
+
+def then(value: pulumi.Input[str], function: Callable[[str], str]) -> pulumi.Input[str]:
+    """Return what follows from a value: now where the value is known, later where it is not."""
+    if isinstance(value, str):
+        return function(value)
+    following: pulumi.Output[str] = pulumi.Output.all(value).apply(lambda it: function(it[0]))
+    return following
+
+
+def known(*values: pulumi.Input[str]) -> bool:
+    """Whether all values are known while the program runs, in a preview too."""
+    return all(isinstance(value, str) for value in values)

@@ -1,0 +1,406 @@
+"""Joiner as one component, for any Pulumi program: from the roles to the NodePools.
+
+    cluster = EksCluster.found(ClusterLocation("my-cluster", "us-west-2"))
+    Joiner("joiner", JoinerArgs(cluster=cluster, image="registry.example.com/joiner:1"))
+
+Its parts are components too: `iam.NodeRole` and `iam.ControllerRole` (identity),
+`access.NodeAccess`, `interruption.InterruptionQueue`, `discovery.DiscoveryTags`,
+`customresources.CustomResources`, `deployment.Controller`, `nodepools.NodePools`. They know
+nothing of one another; here they are put together.
+
+What a stack has made is looked after by the credentials and the AWS CLI of whoever runs the
+program, beside the providers: both must be of the cluster's account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pulumi
+
+from controller.apis import labels
+from infra import customresources, image, names, nodepools
+from infra.access import NodeAccess, NodeAccessArgs
+from infra.config import (
+    Identity,
+    Presence,
+    following,
+    require_options,
+)
+from infra.config import NodeAccess as NodeAccessKind
+from infra.customresources import CustomResources, CustomResourcesArgs
+from infra.deployment import Controller, ControllerArgs
+from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, refuse_clashes
+from infra.ekscluster import EksCluster, kubernetes_provider
+from infra.iam import ControllerRole, ControllerRoleArgs, NodeRole, NodeRoleArgs
+from infra.identity import refuse_unusable_provider
+from infra.inputs import known, then
+from infra.interruption import InterruptionQueue, InterruptionQueueArgs
+from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
+from infra.ownership import Given, refuse_other_account, refuse_taken
+from infra.policies import Place
+from infra.teardown import Drain, DrainArgs, Installation, NothingLeft
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinerArgs:
+    """The cluster, and how Joiner is to be on it: the settings of README, in Python's spelling.
+
+    What decides which resources there are (identity, access, tags, NodePools …) is known while
+    the program runs; everything else may come from other resources.
+    """
+
+    cluster: EksCluster
+    image: pulumi.Input[str] | None = None
+    """The controller's image; built from the checkout's Dockerfile when left out."""
+
+    namespace: pulumi.Input[str] = "kube-system"
+    name: pulumi.Input[str] = "karpenter"
+    """Of the Deployment, service account and Service."""
+
+    replicas: pulumi.Input[int] = 2
+    cpu: pulumi.Input[str] = "1"
+    memory: pulumi.Input[str] = "1Gi"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The controller's, by environment variable."""
+
+    identity: Identity = "pod-identity"
+    pod_identity_agent: Presence = "existing"
+    oidc_provider: Presence = "existing"
+    node_access: NodeAccessKind = "EC2_LINUX"
+    node_role_name: pulumi.Input[str] | None = None
+    controller_role_name: pulumi.Input[str] | None = None
+    permissions_boundary: pulumi.Input[str] | None = None
+    spot_role: Presence = "existing"
+    queue_name: pulumi.Input[str] | None = None
+    discovery_tags: bool = True
+    cluster_tags: bool = False
+    subnet_ids: Sequence[pulumi.Input[str]] = ()
+    """Where nodes start; the cluster's when left out."""
+
+    security_group_ids: Sequence[pulumi.Input[str]] = ()
+    """Of nodes; the cluster's own when left out."""
+
+    installation: Installation | str | None = None
+    """What says who has made everything: the value of the tag `joiner.dev/installation`, or the
+    resource that says so, where providers were to wait for it; organization/project/stack when
+    left out."""
+
+    tags: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """Of every AWS resource."""
+
+    node_pools: Sequence[Wire] = field(default_factory=default_manifests)
+    """NodePools, EC2NodeClasses and so on as in YAML: `nodepools.manifests_in` reads a folder,
+    `nodepools.manifest` writes typed ones."""
+
+    delete_foreign_node_pools: bool = False
+    drain_timeout: timedelta = timedelta(minutes=20)
+
+
+class Joiner(pulumi.ComponentResource):
+    """Everything that Joiner needs on a cluster, the controller, and its NodePools."""
+
+    node_role_name: pulumi.Output[str]
+    node_role_arn: pulumi.Output[str]
+    instance_profile: pulumi.Output[str]
+    controller_role_arn: pulumi.Output[str]
+    interruption_queue: pulumi.Output[str]
+    """Its name."""
+
+    namespace: pulumi.Output[str]
+    deployment: pulumi.Output[str]
+    """The name of the controller's Deployment."""
+
+    def __init__(
+        self, name: str, args: JoinerArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        """Make it all.
+
+        Raises:
+            ConfigError: a setting cannot be used, or a name is taken; nothing has been made.
+
+        """
+        self._name, self._args = name, args
+        self._options = require_options(args.settings)
+        nodepools.refuse_faulty(args.node_pools)
+        self._stack = full_name_of_stack()
+        self._asked = opts or pulumi.ResourceOptions()
+        super().__init__(
+            "joiner:infra:Joiner",
+            name,
+            None,
+            pulumi.ResourceOptions.merge(
+                opts, pulumi.ResourceOptions(transformations=[self._as_one_of_ours])
+            ),
+        )
+        given = args.installation or self._stack
+        self._title = given.title if isinstance(given, Installation) else given
+        tags = self._discovery()
+        self._refuse(tags)
+        self._installation = (
+            given
+            if isinstance(given, Installation)
+            else Installation(
+                f"{name}-installation", args.cluster, given, pulumi.ResourceOptions(parent=self)
+            )
+        )
+        self._mine = pulumi.ResourceOptions(parent=self)
+        self._in_cluster = pulumi.ResourceOptions(parent=self, providers=self._cluster_provider())
+        self._make(tags)
+
+    def _as_one_of_ours(
+        self, made: pulumi.ResourceTransformationArgs
+    ) -> pulumi.ResourceTransformationResult | None:
+        """Have each resource bear our tags, and come after what the whole comes after."""
+        if isinstance(made.resource, pulumi.ComponentResource | Installation):
+            return None
+        props: dict[str, Any] = dict(made.props)
+        if isinstance(getattr(type(made.resource), "tags", None), property):
+            ours = {labels.TAG_INSTALLATION: self._title}
+            props["tags"] = {**self._args.tags, **(props.get("tags") or {}), **ours}
+        opts = made.opts
+        for before in (self._asked.depends_on, [self._installation]):
+            opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=before))
+        return pulumi.ResourceTransformationResult(props, opts)
+
+    def _cluster_provider(self) -> list[pulumi.ProviderResource]:
+        """Return a provider of this very cluster, where the program gives none."""
+        if self.get_provider("kubernetes:core/v1:Pod"):
+            return []
+        return [kubernetes_provider(self._args.cluster, f"{self._name}-kubernetes", self._mine)]
+
+    def _make(self, tags: DiscoveryTagsArgs) -> None:
+        args, mine = self._args, self._mine
+        node_role = self._node_role()
+        access = NodeAccess(
+            f"{self._name}-node-access",
+            NodeAccessArgs(
+                kind=args.node_access, cluster=args.cluster, node_role_arn=node_role.role.arn
+            ),
+            mine,
+        )
+        queue = InterruptionQueue(
+            f"{self._name}-interruption",
+            InterruptionQueueArgs(cluster=args.cluster, queue_name=self._queue_name),
+            mine,
+        )
+        controller_role = self._controller_role(node_role, queue)
+        discovery = DiscoveryTags(f"{self._name}-discovery", tags, mine)
+        kinds = CustomResources(
+            f"{self._name}-crds",
+            CustomResourcesArgs(files=customresources.rendered()),
+            self._in_cluster,
+        )
+        groundwork = [node_role, access, queue, controller_role, discovery, kinds]
+        controller = self._controller(queue, controller_role, groundwork)
+        self._node_pools(node_role, controller)
+        self.node_role_name, self.node_role_arn = node_role.role.name, node_role.role.arn
+        self.instance_profile = node_role.profile.name
+        self.controller_role_arn = controller_role.role.arn
+        self.interruption_queue = queue.queue.name
+        self.namespace = pulumi.Output.from_input(args.namespace)
+        self.deployment = pulumi.Output.from_input(args.name)
+        self.register_outputs(
+            {
+                "nodeRoleName": self.node_role_name,
+                "nodeRoleArn": self.node_role_arn,
+                "instanceProfile": self.instance_profile,
+                "controllerRoleArn": self.controller_role_arn,
+                "interruptionQueue": self.interruption_queue,
+                "namespace": self.namespace,
+                "deployment": self.deployment,
+            }
+        )
+
+    @property
+    def _node_role_name(self) -> pulumi.Input[str]:
+        return self._args.node_role_name or then(self._args.cluster.name, names.node_role)
+
+    @property
+    def _controller_role_name(self) -> pulumi.Input[str]:
+        args = self._args
+        return args.controller_role_name or then(args.cluster.name, names.controller_role)
+
+    @property
+    def _queue_name(self) -> pulumi.Input[str]:
+        return self._args.queue_name or then(self._args.cluster.name, names.queue)
+
+    def _discovery(self) -> DiscoveryTagsArgs:
+        args = self._args
+        return DiscoveryTagsArgs(
+            resource_ids=[
+                *(args.subnet_ids or args.cluster.subnet_ids),
+                *(args.security_group_ids or (args.cluster.security_group_id,)),
+            ],
+            cluster_name=args.cluster.name,
+            installation=self._title,
+            discovery=args.discovery_tags,
+            of_cluster=args.cluster_tags,
+        )
+
+    def _refuse(self, tags: DiscoveryTagsArgs) -> None:
+        """Refuse what cannot be made, as far as it is known, before anything is."""
+        args, cluster = self._args, self._args.cluster
+        location = cluster.known_location
+        place = [cluster.partition, cluster.region, cluster.account, cluster.name]
+        given = [self._queue_name, self._node_role_name, self._controller_role_name]
+        given += [args.namespace, args.name]
+        if location is None or not known(*place, *given):
+            return
+        where, plain = Place(*map(str, place)), [str(name) for name in given]
+        refuse_other_account(location, where.account)
+        refuse_taken(
+            Given(
+                place=where,
+                queue=plain[0],
+                node_role=plain[1],
+                controller_role=plain[2],
+                namespace=plain[3],
+                service_account=plain[4],
+                repository=None if args.image else names.repository(where.cluster_name),
+                access_entry=args.node_access in ("EC2_LINUX", "EC2_WINDOWS"),
+                association=args.identity == "pod-identity",
+                agent=args.pod_identity_agent == "create",
+                zonal_shift=self._options.enable_zonal_shift,
+            ),
+            location=location,
+            installation=self._title,
+        )
+        refuse_clashes(tags, pulumi.InvokeOptions(parent=self))
+        if args.identity == "irsa" and isinstance(cluster.issuer, str):
+            refuse_unusable_provider(
+                args.oidc_provider,
+                place=where,
+                issuer=cluster.issuer,
+                stack=self._stack,
+                iam=location.client("iam"),
+            )
+
+    def _node_role(self) -> NodeRole:
+        args = self._args
+        return NodeRole(
+            f"{self._name}-node",
+            NodeRoleArgs(
+                cluster=args.cluster,
+                name=self._node_role_name,
+                spot_role=args.spot_role,
+                permissions_boundary=args.permissions_boundary,
+            ),
+            self._mine,
+        )
+
+    def _controller_role(self, node_role: NodeRole, queue: InterruptionQueue) -> ControllerRole:
+        args = self._args
+        return ControllerRole(
+            f"{self._name}-controller",
+            ControllerRoleArgs(
+                cluster=args.cluster,
+                stack=self._stack,
+                installation=self._title,
+                name=self._controller_role_name,
+                identity=args.identity,
+                namespace=args.namespace,
+                service_account=args.name,
+                node_role_arn=node_role.role.arn,
+                queue_arn=queue.queue.arn,
+                pod_identity_agent=args.pod_identity_agent,
+                oidc_provider=args.oidc_provider,
+                permissions_boundary=args.permissions_boundary,
+                zonal_shift=self._options.enable_zonal_shift,
+            ),
+            self._mine,
+        )
+
+    def _controller(
+        self,
+        queue: InterruptionQueue,
+        role: ControllerRole,
+        groundwork: Sequence[pulumi.Resource],
+    ) -> Controller:
+        """Run the controller; what proves, after its end, that it left nothing is made before."""
+        args, cluster = self._args, self._args.cluster
+        nothing_left = NothingLeft(
+            f"{self._name}-nothing-left",
+            cluster,
+            self._title,
+            pulumi.ResourceOptions(parent=self, depends_on=list(groundwork)),
+        )
+        return Controller(
+            f"{self._name}-karpenter",
+            ControllerArgs(
+                namespace=args.namespace,
+                name=args.name,
+                image=args.image or self._built(),
+                replicas=args.replicas,
+                cpu=args.cpu,
+                memory=args.memory,
+                options=self._options,
+                environment={
+                    **following(
+                        cluster_name=cluster.name,
+                        installation=self._title,
+                        queue=self._queue_name,
+                        namespace=args.namespace,
+                        name=args.name,
+                    ),
+                    "AWS_REGION": cluster.region,
+                },
+                identity=args.identity,
+                role_arn=role.role.arn,
+                after=[*groundwork, nothing_left],
+            ),
+            self._in_cluster,
+        )
+
+    def _built(self) -> pulumi.Output[str]:
+        args = image.ControllerImageArgs(
+            cluster=self._args.cluster,
+            repository=then(self._args.cluster.name, names.repository),
+            sources=image.sources_digest(),
+        )
+        return image.ControllerImage(f"{self._name}-image", args, self._mine).reference
+
+    def _node_pools(self, node_role: NodeRole, controller: Controller) -> None:
+        """Make the NodePools, between two drains: the one goes before them, the other after."""
+        args = self._args
+        drain = DrainArgs(
+            cluster=args.cluster,
+            installation=self._title,
+            namespace=args.namespace,
+            deployment=args.name,
+            timeout_seconds=args.drain_timeout.total_seconds(),
+            delete_foreign_node_pools=args.delete_foreign_node_pools,
+        )
+        # An `up` that fails below leaves this one, so that a destroy drains all the same.
+        before_controller_goes = Drain(
+            f"{self._name}-drain-before-controller",
+            drain,
+            pulumi.ResourceOptions(parent=self, depends_on=[controller]),
+        )
+        node_pools = NodePools(
+            f"{self._name}-node-pools",
+            NodePoolsArgs(
+                manifests=args.node_pools,
+                variables={
+                    "CLUSTER_NAME": args.cluster.name,
+                    "NODE_ROLE": node_role.role.name,
+                },
+                stack=self._stack,
+                delete_timeout=args.drain_timeout,
+                after=[before_controller_goes],
+            ),
+            self._in_cluster,
+        )
+        Drain(
+            f"{self._name}-drain",
+            drain,
+            pulumi.ResourceOptions(parent=self, depends_on=[before_controller_goes, node_pools]),
+        )
+
+
+def full_name_of_stack(name: str = "") -> str:
+    """Return the full name of a stack of the project: of the running one when none is named."""
+    return f"{pulumi.get_organization()}/{pulumi.get_project()}/{name or pulumi.get_stack()}"

@@ -1,0 +1,91 @@
+"""The programs in `examples/` do what they are there to show."""
+
+from __future__ import annotations
+
+import json
+import runpy
+
+import pytest
+import yaml
+
+from infra.config import CHECKOUT
+from tests.infra.test_program import Made, made_by
+
+EXAMPLES = CHECKOUT / "examples"
+
+
+def run(example: str, config: dict[str, str]) -> Made:
+    """Run an example's program as its Pulumi.yaml describes it."""
+    folder = EXAMPLES / example
+    project = yaml.safe_load((folder / "Pulumi.yaml").read_text())["name"]
+    given = {f"{project}:{key}": value for key, value in config.items()}
+
+    def program() -> None:
+        runpy.run_path(str(folder / "__main__.py"))
+
+    return made_by(program, given, project=project)
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    """What the program with a cluster of its own makes."""
+    return run(
+        "component",
+        {
+            "subnets": '["subnet-1", "subnet-2"]',
+            "clusterRole": "arn:aws:iam::123456789012:role/eks-cluster",
+            "homeRole": "arn:aws:iam::123456789012:role/eks-nodes",
+            "image": "registry.example.com/joiner:1",
+        },
+    )
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {"component"}
+
+
+def test_names_and_policies_follow_from_the_cluster_that_the_program_makes(made: Made) -> None:
+    roles = made.of("aws:iam/role:Role")
+    policies = made.of("aws:iam/policy:Policy")
+
+    assert roles["joiner-node"]["name"] == "KarpenterNodeRole-cluster"
+    document = json.loads(policies["joiner-controller-EKSIntegration"]["policy"])
+    (arn,) = document["Statement"][0]["Resource"]
+    assert arn == "arn:aws:eks:us-west-2:123456789012:cluster/cluster"
+    assert made.one("aws:sqs/queue:Queue")["name"] == "cluster"
+
+
+def test_the_controller_runs_where_the_program_says_and_is_told_of_it(made: Made) -> None:
+    deployment = made.one("kubernetes:apps/v1:Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    told = {entry["name"]: entry.get("value") for entry in container["env"]}
+
+    assert deployment["metadata"]["namespace"] == "autoscaling"
+    assert told["SYSTEM_NAMESPACE"] == "autoscaling"
+    assert (told["CLUSTER_NAME"], told["AWS_REGION"]) == ("cluster", "us-west-2")
+    assert told["INSTALLATION"] == "organization/component/dev"
+    assert container["image"] == "registry.example.com/joiner:1"
+
+
+def test_every_resource_says_who_has_made_it_whatever_the_provider_does(made: Made) -> None:
+    tags = made.of("aws:iam/role:Role")["joiner-controller"]["tags"]
+
+    assert tags == {"team": "platform", "joiner.dev/installation": "organization/component/dev"}
+    assert made.one("aws:eks/accessEntry:AccessEntry")["tags"] == tags
+
+
+def test_typed_pools_stand_beside_the_default_ones(made: Made) -> None:
+    pools = made.of("kubernetes:karpenter.sh/v1:NodePool")
+
+    assert {pool["metadata"]["name"] for pool in pools.values()} == {"default", "arm"}
+    node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert node_class["spec"]["role"] == "KarpenterNodeRole-cluster"
+
+
+def test_nothing_in_the_cluster_is_made_by_a_provider_that_nobody_named(made: Made) -> None:
+    providers = {
+        provider for name, provider in made.providers.items() if name.startswith("kubernetes:")
+    }
+
+    assert len(providers) == 1
+    assert "pulumi:providers:kubernetes::kubernetes" in providers.pop()

@@ -1,0 +1,151 @@
+"""Joiner as a component of somebody else's program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+import pytest
+
+from infra.clusterapi import ClusterLocation
+from infra.config import ConfigError, StackConfig
+from infra.ekscluster import EksCluster
+from infra.joiner import Joiner, JoinerArgs
+from tests.infra.test_program import ACCOUNT, CLUSTER, Made, made_by
+
+pytestmark = pytest.mark.usefixtures("entries")
+
+IMAGE = "registry.example.com/joiner:1"
+
+
+def made(program: Callable[[], Any]) -> Made:
+    return made_by(lambda: program() and None, {}, project="platform")
+
+
+def found(name: str = "joiner", region: str = "us-west-2") -> EksCluster:
+    return EksCluster.found(ClusterLocation(name, region))
+
+
+def test_settings_have_the_same_defaults_in_a_stack_and_in_a_program() -> None:
+    """All that a component and a stack know by one name."""
+    stack = {member.name: member.default for member in dataclasses.fields(StackConfig)}
+    program = {member.name: member.default for member in dataclasses.fields(JoinerArgs)}
+    shared = (stack.keys() & program.keys()) - {"node_pools"}
+
+    assert len(shared) > 20
+    assert {name: program[name] for name in shared} == {name: stack[name] for name in shared}
+
+
+def test_a_cluster_and_an_image_are_enough() -> None:
+    everything = made(lambda: Joiner("a", JoinerArgs(cluster=found(), image=IMAGE)))
+
+    kubernetes = everything.of("pulumi:providers:kubernetes")
+    assert list(kubernetes) == ["a-kubernetes"]
+    assert all(
+        "a-kubernetes" in provider
+        for name, provider in everything.providers.items()
+        if name.startswith("kubernetes:")
+    )
+    assert len(everything.of("pulumi-python:dynamic:Resource")) == 4
+
+
+def test_two_of_them_stand_side_by_side() -> None:
+    def program() -> None:
+        for name, region in (("west", "us-west-2"), ("central", "eu-central-1")):
+            cluster = dataclasses.replace(found("shared", region), subnet_ids=[])
+            Joiner(
+                name,
+                JoinerArgs(
+                    cluster=cluster,
+                    image=IMAGE,
+                    node_role_name=f"{name}-nodes",
+                    controller_role_name=f"{name}-controller",
+                    security_group_ids=[f"sg-{name}"],
+                ),
+            )
+
+    everything = made(program)
+
+    names = [(kind, name) for kind, name, _ in everything.resources]
+    assert len(names) == len(set(names))
+    assert set(everything.of("joiner:infra:Joiner")) == {"west", "central"}
+
+
+def test_providers_of_the_program_are_the_ones_that_are_used() -> None:
+    def program() -> None:
+        theirs = aws.Provider("theirs", region="us-west-2")
+        Joiner(
+            "a",
+            JoinerArgs(cluster=found(), image=IMAGE),
+            pulumi.ResourceOptions(providers=[theirs]),
+        )
+
+    everything = made(program)
+
+    used = {
+        provider
+        for name, provider in everything.providers.items()
+        if name.startswith(("aws:iam/", "aws:sqs/", "aws:eks/", "aws:ec2/"))
+    }
+    (one,) = used
+    assert "::theirs::" in one
+
+
+def test_what_is_known_later_is_waited_for() -> None:
+    def program() -> None:
+        boundary = aws.iam.Policy("boundary", policy="{}")
+        queue = pulumi.Output.concat("queue-of-", boundary.name)
+        subnets = [aws.ec2.Subnet(name, vpc_id="vpc-1").id for name in ("first", "second")]
+        Joiner(
+            "a",
+            JoinerArgs(
+                cluster=found(),
+                image=pulumi.Output.from_input(IMAGE),
+                permissions_boundary=boundary.arn,
+                queue_name=queue,
+                subnet_ids=subnets,
+            ),
+        )
+
+    everything = made(program)
+
+    boundaries = {
+        role["permissionsBoundary"] for role in everything.of("aws:iam/role:Role").values()
+    }
+    assert boundaries == {f"arn:aws:x:us-west-2:{ACCOUNT}:boundary"}
+    rules = everything.of("aws:cloudwatch/eventRule:EventRule")
+    assert rules["a-interruption-health"]["name"] == "queue-of-boundary-health"
+    tags = everything.of("aws:ec2/tag:Tag")
+    assert tags["a-discovery-0-discovery"]["resourceId"] == "first-id"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"settings": {"CLUSTER_NAME": "b"}}, "it follows from joiner:clusterName"),
+        ({"settings": {"BATCH_IDLE_DURATION": "soon"}}, "BATCH_IDLE_DURATION='soon' cannot be"),
+        ({"node_pools": [{"kind": "Pod"}]}, "this is none of"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(
+    args: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        made(lambda: Joiner("a", JoinerArgs(cluster=found(), image=IMAGE, **args)))
+
+
+def test_credentials_of_another_account_are_refused() -> None:
+    elsewhere = EksCluster(
+        name="joiner",
+        region="us-west-2",
+        account="999999999999",
+        endpoint=CLUSTER["endpoint"],
+        certificate_authority="Q0E=",
+        security_group_id="sg-1",
+    )
+
+    with pytest.raises(ConfigError, match="are of 123456789012"):
+        made(lambda: Joiner("a", JoinerArgs(cluster=elsewhere, image=IMAGE)))
