@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -10,11 +11,15 @@ from controller.apis import durations, labels
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.pods import Pod
 from controller.disruption.problem import DisruptionSettings
+from controller.state.pods import is_daemon
 
 CHEAPEST, DEAREST = -10.0, 10.0
 
 MOVE = timedelta(minutes=2)
-"""What the price of a move stands for: so much of the pod's share of a node."""
+"""What a pod of a Job must have done for the price of its move to double."""
+
+CHURN = 0.1
+"""The share of all pods that must have come anew before that says how soon others will."""
 
 
 def eviction_cost(pod: Pod) -> float:
@@ -74,28 +79,42 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
 
 
 class Lives:
-    """For how long what is saved is expected to last, by the age of the workloads that move.
+    """For how long what is saved is expected to last, by the age of the workloads that run.
 
     What has run for long will run for long, and what came a moment ago may go in a moment: a saving
-    lasts as long again as the oldest pod of the same owner has run, within the settings' bounds.
-    On days of batches and of rolling deployments this takes away most of the evictions that bring
-    nothing; what was moved a moment ago belongs to what is old.
+    lasts as long again as the oldest pod of the same owner has run. It lasts no longer than
+    the cluster has been quiet, either: where a tenth of all pods have come anew, rolled out or
+    as Jobs, as many are expected to come again after as long, and need the room that was given up.
+    Both within the settings' bounds. What was moved a moment ago belongs to what is old.
     """
 
     def __init__(self, pods: Iterable[Pod], settings: DisruptionSettings, now: datetime) -> None:
         """Look at all pods that run."""
         self._settings, self._now = settings, now
         self._since: dict[str, datetime] = {}
+        pods_of: Counter[str] = Counter()
         for pod in pods:
-            if pod.status.start_time is not None:
+            if pod.status.start_time is not None and not is_daemon(pod):
                 owner = _owner(pod)
                 known = self._since.get(owner, pod.status.start_time)
                 self._since[owner] = min(known, pod.status.start_time)
+                pods_of[owner] += 1
+        self._quiet_since = self._came_anew(pods_of, CHURN * pods_of.total())
+
+    def _came_anew(self, pods_of: Mapping[str, int], many: float) -> datetime | None:
+        """Return when the first of so many pods came, of the workloads that came last."""
+        for owner in sorted(pods_of, key=lambda owner: self._since[owner], reverse=True):
+            many -= pods_of[owner]
+            if many <= 0:
+                return self._since[owner]
+        return None
 
     def hourly_price(self, pod: Pod) -> float:
         """Return what moving the pod costs in $/h, while what that saves lasts."""
         settings = self._settings
-        life, since = settings.horizon, self._since.get(_owner(pod))
+        known = (self._since.get(_owner(pod)), self._quiet_since)
+        since = max((one for one in known if one is not None), default=None)
+        life = settings.horizon
         if since is not None:
             life = min(max(self._now - since, settings.cool_down), life)
         return moving_price(pod, settings, self._now) / (life / timedelta(hours=1))

@@ -84,7 +84,11 @@ class Joiner:
     name: str = "Joiner"
     nominates: bool = True
     relook: float = 300.0
-    fades: float = 900.0
+    fades: float = 3 * 3600.0
+    """Savings are expected to last as long as workloads have run: two hours at most, which is more
+    than five minutes more by and by.
+    """
+
     _decision: Decision = field(default_factory=Decision)
 
     def place(

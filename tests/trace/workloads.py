@@ -143,7 +143,13 @@ class Member:
         """Return a new pod that waits for a node."""
         name = f"{workload.name}-{number}"
         template = workload.template
-        metadata = msgspec.structs.replace(template.metadata, name=name, uid=f"uid-{name}")
+        owners = template.metadata.owner_references
+        if workload.run_for is None:  # each version is a ReplicaSet of its own
+            own = f"{workload.name}-{workload.version}"
+            owners = [msgspec.structs.replace(owners[0], name=own, uid=own)]
+        metadata = msgspec.structs.replace(
+            template.metadata, name=name, uid=f"uid-{name}", owner_references=owners
+        )
         status = msgspec.structs.replace(template.status, conditions=[UNSCHEDULABLE])
         seen = msgspec.structs.replace(template, metadata=metadata, status=status)
         return cls(workload, seen, now, version=workload.version)

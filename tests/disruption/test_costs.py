@@ -1,0 +1,67 @@
+"""What moving a pod costs in $/h, by how long what it saves is expected to last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from controller.apis.meta import OwnerReference
+from controller.apis.pods import Pod
+from controller.disruption.costs import Lives
+from controller.disruption.problem import DisruptionSettings
+from tests.builders import make_pod
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+SETTINGS = DisruptionSettings()
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+
+def running(owner: str, count: int, age: timedelta, *, kind: str = "ReplicaSet") -> list[Pod]:
+    """Return pods of one workload that started so long ago."""
+    of = OwnerReference(api_version="apps/v1", kind=kind, name=owner, uid=owner, controller=True)
+    pods = []
+    for number in range(count):
+        pod = make_pod(f"{owner}-{number}", node="node", phase="Running")
+        pods.append(
+            msgspec.structs.replace(
+                pod,
+                metadata=msgspec.structs.replace(pod.metadata, owner_references=[of]),
+                status=msgspec.structs.replace(pod.status, start_time=NOW - age),
+            )
+        )
+    return pods
+
+
+def life(pods: Sequence[Pod]) -> timedelta:
+    """Return how long what moving the first pod saves is expected to last."""
+    return SETTINGS.eviction_price / Lives(pods, SETTINGS, NOW).hourly_price(pods[0]) * HOUR
+
+
+def test_a_saving_lasts_as_long_again_as_the_workload_has_run_two_hours_at_most() -> None:
+    assert life(running("web", 4, HOUR)) == HOUR
+    assert life(running("web", 4, DAY)) == SETTINGS.horizon
+
+
+@pytest.mark.parametrize(
+    ("fresh", "lasts"),
+    [
+        pytest.param(1, SETTINGS.horizon, id="fewer than a tenth"),
+        pytest.param(4, timedelta(minutes=15), id="a tenth and more"),
+    ],
+)
+def test_where_many_pods_came_anew_savings_last_until_as_many_come_again(
+    fresh: int, lasts: timedelta
+) -> None:
+    pods = running("web", 20, DAY) + running("rolled-out", fresh, timedelta(minutes=15))
+
+    assert life(pods) == lasts
+
+
+def test_daemons_of_new_nodes_say_nothing_of_how_soon_pods_will_come() -> None:
+    agents = running("agent", 20, timedelta(minutes=15), kind="DaemonSet")
+
+    assert life(running("web", 20, DAY) + agents) == SETTINGS.horizon
