@@ -34,73 +34,100 @@ def rule(groups: str, resources: Sequence[str], verbs: Sequence[str], **more: An
     return {"apiGroups": [groups], "resources": list(resources), "verbs": list(verbs), **more}
 
 
-READ = ("get", "list", "watch")
-WRITE_STATUS = ("update", "patch")
+FOLLOW = ("list", "watch")
+READ = ("get", *FOLLOW)
 
 
 def cluster_rules(options: Options) -> list[Rule]:
-    """What the controller may do anywhere in the cluster."""
-    surge = [rule("apps", ["deployments"], ["patch"])] if options.surge_single_replicas else []
+    """What the controller may do anywhere in the cluster: what its settings have it do, no more."""
+    gates = options.feature_gates
     return [
-        *surge,
-        rule("karpenter.sh", ["nodepools", "nodeclaims", "nodeoverlays"], READ),
-        rule("karpenter.sh", ["nodepools/status", "nodeoverlays/status"], WRITE_STATUS),
-        rule("karpenter.sh", ["nodepools"], WRITE_STATUS),
-        rule(
-            "karpenter.sh",
-            ["nodeclaims", "nodeclaims/status"],
-            ["create", "delete", "update", "patch"],
-        ),
+        *_our_kinds(),
+        *_nodes_and_pods(),
+        # How many pods there are to come, and where nodes find the cluster's DNS.
+        rule("apps", ["replicasets", "statefulsets"], ["get"]),
+        rule("", ["services"], ["get"], resourceNames=["kube-dns"]),
+        *(_overlays() if gates.node_overlay else ()),
+        *(_buffers() if gates.capacity_buffer else ()),
+        *(_spreads() if options.scheduler_config else ()),
+        *(() if options.ignore_dra_requests else _devices()),
+        *(_surges() if options.surge_single_replicas else ()),
+    ]
+
+
+def _our_kinds() -> list[Rule]:
+    return [
+        rule("karpenter.sh", ["nodepools"], [*READ, "patch"]),
+        rule("karpenter.sh", ["nodeclaims"], [*READ, "create", "patch", "delete"]),
+        rule("karpenter.sh", ["nodepools/status", "nodeclaims/status"], ["patch"]),
         # Where owner references are guarded, blocking the owner's deletion needs this.
         rule("karpenter.sh", ["nodepools/finalizers", "nodeclaims/finalizers"], ["update"]),
-        rule("karpenter.k8s.aws", ["ec2nodeclasses"], [*READ, *WRITE_STATUS]),
-        rule("karpenter.k8s.aws", ["ec2nodeclasses/status"], WRITE_STATUS),
-        rule("joiner.dev", ["disruptions"], [*READ, "create", "patch", "delete"]),
+        rule("karpenter.k8s.aws", ["ec2nodeclasses"], [*READ, "patch"]),
+        rule("karpenter.k8s.aws", ["ec2nodeclasses/status"], ["patch"]),
+        rule("joiner.dev", ["disruptions"], ["list", "create", "patch", "delete"]),
         rule("joiner.dev", ["disruptions/status"], ["patch"]),
-        rule("autoscaling.x-k8s.io", ["capacitybuffers"], READ),
-        rule("autoscaling.x-k8s.io", ["capacitybuffers/status"], WRITE_STATUS),
-        rule(
-            "",
-            [
-                "pods",
-                "nodes",
-                "namespaces",
-                "services",
-                "persistentvolumes",
-                "persistentvolumeclaims",
-                "replicationcontrollers",
-                "podtemplates",
-                "limitranges",
-                "events",
-            ],
-            READ,
-        ),
-        rule("", ["nodes"], ["update", "patch", "delete"]),
+    ]
+
+
+def _nodes_and_pods() -> list[Rule]:
+    core = ["pods", "nodes", "namespaces", "persistentvolumes", "persistentvolumeclaims"]
+    return [
+        rule("", [*core, "limitranges"], FOLLOW),
+        rule("apps", ["daemonsets"], FOLLOW),
+        rule("policy", ["poddisruptionbudgets"], FOLLOW),
+        rule("storage.k8s.io", ["storageclasses", "csinodes", "volumeattachments"], FOLLOW),
+        rule("", ["nodes"], ["get", "patch", "delete"]),
         rule("", ["pods"], ["delete"]),
         # Where each pod is expected: its nominated node.
         rule("", ["pods/status"], ["patch"]),
         rule("", ["pods/eviction"], ["create"]),
-        rule("", ["events"], ["create", "patch"]),
-        rule("events.k8s.io", ["events"], ["create", "patch"]),
-        rule("apps", ["daemonsets", "deployments", "replicasets", "statefulsets"], READ),
-        rule("policy", ["poddisruptionbudgets"], READ),
-        rule("storage.k8s.io", ["storageclasses", "csinodes", "volumeattachments"], READ),
-        rule("scheduling.k8s.io", ["priorityclasses"], READ),
-        rule(
-            "resource.k8s.io",
-            ["resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"],
-            READ,
-        ),
-        rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),
+        rule("", ["events"], ["create"]),
     ]
+
+
+def _overlays() -> list[Rule]:
+    return [
+        rule("karpenter.sh", ["nodeoverlays"], READ),
+        rule("karpenter.sh", ["nodeoverlays/status"], ["patch"]),
+    ]
+
+
+def _buffers() -> list[Rule]:
+    return [
+        rule("autoscaling.x-k8s.io", ["capacitybuffers"], READ),
+        rule("autoscaling.x-k8s.io", ["capacitybuffers/status"], ["patch"]),
+        rule("", ["podtemplates"], FOLLOW),
+        rule("apps", ["deployments", "replicasets", "statefulsets"], FOLLOW),
+    ]
+
+
+def _spreads() -> list[Rule]:
+    return [
+        rule("", ["services", "replicationcontrollers"], FOLLOW),
+        rule("apps", ["replicasets", "statefulsets"], FOLLOW),
+    ]
+
+
+def _devices() -> list[Rule]:
+    kinds = ["resourceclaims", "resourceslices", "deviceclasses"]
+    return [rule("resource.k8s.io", kinds, FOLLOW)]
+
+
+def _surges() -> list[Rule]:
+    return [rule("apps", ["deployments"], ["get", "patch"])]
 
 
 def namespace_rules(options: Options) -> list[Rule]:
     """What the controller may do in the namespace of its Lease."""
-    lease = {"resourceNames": [options.leader_election_name]}
     return [
-        rule("coordination.k8s.io", ["leases"], [*READ, "create"]),
-        rule("coordination.k8s.io", ["leases"], ["update", "patch"], **lease),
+        # Nobody knows the name of what is still to be made.
+        rule("coordination.k8s.io", ["leases"], ["create"]),
+        rule(
+            "coordination.k8s.io",
+            ["leases"],
+            ["get", "patch"],
+            resourceNames=[options.leader_election_name],
+        ),
     ]
 
 

@@ -76,8 +76,9 @@ class WholeController:
         *,
         mode: DisruptionMode = "act",
         api: FakeApiServer | None = None,
+        options: Options = OPTIONS,
     ) -> None:
-        options = dataclasses.replace(OPTIONS, feature_gates=gates, disruption_mode=mode)
+        options = dataclasses.replace(options, feature_gates=gates, disruption_mode=mode)
         self.api = api or FakeApiServer(clock)
         self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
         self.metrics = Metrics()

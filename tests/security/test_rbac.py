@@ -1,0 +1,201 @@
+"""The controller is granted all the rights in Kubernetes that it uses, and no others.
+
+The rights used are those of the calls that its own rooms make, on the API server in memory: in a
+run of the campaign of faults, in the lives of a whole controller with every feature, and in
+scenarios of what happens seldom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds
+from controller.apis.capacitybuffer import CapacityBuffer, CapacityBufferSpec, LocalReference
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
+from controller.apis.workloads import PodTemplate
+from controller.apiserver import fake
+from controller.apiserver.errors import ConflictError
+from controller.apiserver.fake import FakeApiServer
+from controller.apiserver.port import Change
+from controller.manager.replica import cluster_dns
+from controller.manager.watches import WATCHED_BY_KOPF, followed
+from controller.options import FeatureGates, Options
+from controller.reconcilers.provisioning.arrivals import Arrivals
+from infra.deployment import Rule, cluster_rules, namespace_rules
+from tests.faults.campaign import play
+from tests.manager.wholecontroller import WholeController
+from tests.reconcilers import test_ledger, test_modes, test_surge, test_termination
+from tests.reconcilers.test_batchwindow import make_stateful_set, waiting
+from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+from tests.virtualclock import VirtualClockLoop
+
+Right = tuple[str, str, str]
+"""API group, resource with its subresource, verb."""
+
+ALL_ON = FeatureGates(
+    node_repair=True, node_overlay=True, capacity_buffer=True, static_capacity=True
+)
+OPTIONS = Options(
+    cluster_name="joiner",
+    feature_gates=ALL_ON,
+    scheduler_config="{}",
+    ignore_dra_requests=False,
+    surge_single_replicas=True,
+)
+"""Settings with which the controller does all that it can do."""
+
+ASKED_BY_ADMISSION: frozenset[Right] = frozenset(
+    ("karpenter.sh", f"{plural}/finalizers", "update") for plural in ("nodepools", "nodeclaims")
+)
+"""Where the admission plugin OwnerReferencesPermissionEnforcement runs, it asks for the right to
+write an owner's finalizers before a dependent may block the owner's deletion. Nobody calls it."""
+
+OURS = ("controller.", "tests.faults.wires", "tests.manager.wholecontroller", "asyncio.")
+"""Who asks for the controller; the third stands in for Kopf, the last for who gathers answers."""
+
+
+def granted(options: Options) -> set[Right]:
+    rules: list[Rule] = [*cluster_rules(options), *namespace_rules(options)]
+    return {
+        right
+        for rule in rules
+        for right in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+
+
+def _right(verb: str, kind: Kind[Any]) -> Right:
+    verb, _, subresource = {"evict": "create/eviction", "replace": "update"}.get(
+        verb, verb
+    ).partition("/")
+    return kind.group, "/".join(filter(None, (kind.plural, subresource))), verb
+
+
+def _is_ours() -> bool:
+    """Whether the controller asks, and not the test around it."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals["__name__"] == fake.__name__:
+        frame = frame.f_back  # type: ignore[assignment]
+    asking: str = frame.f_globals["__name__"] if frame is not None else ""
+    return asking.startswith(OURS)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[set[Right]]:
+    """Note every right that the controller needs of API servers in memory."""
+    used: set[Right] = set()
+    asked, watch = FakeApiServer._maybe_refuse, FakeApiServer.watch
+
+    def maybe_refuse(self: FakeApiServer, verb: str, kind: Kind[Any]) -> None:
+        if _is_ours():
+            used.add(_right(verb, kind))
+        asked(self, verb, kind)
+
+    def watched(self: FakeApiServer, kind: Kind[Any]) -> AsyncIterator[Change[Any]]:
+        if _is_ours():
+            used.update((_right("list", kind), _right("watch", kind)))
+        return watch(self, kind)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeApiServer, "_maybe_refuse", maybe_refuse)
+        patch.setattr(FakeApiServer, "watch", watched)
+        # What a killed process leaves in the middle of a step complains when it is forgotten.
+        patch.setattr(sys, "unraisablehook", lambda _: None)
+        logging.disable(logging.CRITICAL)
+        try:
+            yield used
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def used() -> set[Right]:
+    """The rights that the controller used in all it can do."""
+    with recorded() as rights:
+        assert play(1, "mix", 0, 12).findings == []
+        with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+            for story in (_every_feature, _what_is_seldom):
+                runner.run(story())
+    return rights
+
+
+async def _every_feature() -> None:
+    """Let a whole controller live with every feature; its first writes meet others'."""
+    begin = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    loop = asyncio.get_running_loop()
+    world = WholeController(ALL_ON, lambda: begin + timedelta(seconds=loop.time()), options=OPTIONS)
+    for kind in WATCHED_BY_KOPF:
+        world.api.refuse("patch/status", ConflictError("somebody wrote first"), kind=kind)
+    static = make_pool("static")
+    world.api.seed(
+        make_class(),
+        make_pool(),
+        msgspec.structs.replace(static, spec=msgspec.structs.replace(static.spec, replicas=1)),
+        make_waiting_pod("web"),
+        NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
+        PodTemplate(metadata=ObjectMeta(name="room", namespace="default")),
+        CapacityBuffer(
+            metadata=ObjectMeta(name="room", namespace="default"),
+            spec=CapacityBufferSpec(pod_template_ref=LocalReference(name="room"), replicas=1),
+        ),
+    )
+    life = asyncio.create_task(world.live())
+    await asyncio.sleep(300)
+    life.cancel()
+    await asyncio.wait({life})
+
+
+async def _what_is_seldom() -> None:
+    """Play what neither a life nor the campaign brings about for certain."""
+    surge = test_surge.SurgeScenario()
+    await surge.up()
+    await test_surge.test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(surge)
+    await test_termination.test_the_grace_period_of_a_node_ends_every_protection()
+    await test_ledger.test_totals_survive_a_restart_and_the_end_of_their_records()
+    await test_modes.test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation()
+    await cluster_dns(FakeApiServer())
+    world, pods = World(), waiting("web-0", kind=kinds.STATEFUL_SET)
+    world.seed(make_stateful_set(1, "Parallel"), *pods)
+    assert await Arrivals(world.api, world.cluster).are_complete({pods[0].metadata.uid})
+
+
+def test_nothing_is_used_that_is_not_granted(used: set[Right]) -> None:
+    assert sorted(used - granted(OPTIONS)) == []
+
+
+def test_nothing_is_granted_that_is_not_used(used: set[Right]) -> None:
+    unused = sorted(granted(OPTIONS) - used - ASKED_BY_ADMISSION)
+    assert not unused, unused
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"feature_gates": FeatureGates(node_overlay=True)},
+        {"feature_gates": FeatureGates(capacity_buffer=True)},
+        {"scheduler_config": "{}"},
+        {"ignore_dra_requests": False},
+    ],
+    ids=repr,
+)
+def test_kinds_may_be_watched_where_settings_have_them_followed(settings: dict[str, Any]) -> None:
+    options = Options(cluster_name="joiner", **settings)
+    watched = {right for right in granted(options) if right[2] == "watch"}
+    assert watched == {_right("watch", kind) for kind in followed(options)}
+
+
+def test_what_admission_asks_for_is_granted_and_never_called(used: set[Right]) -> None:
+    assert granted(OPTIONS) >= ASKED_BY_ADMISSION
+    assert used & ASKED_BY_ADMISSION == set()
