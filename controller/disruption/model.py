@@ -184,7 +184,8 @@ class _Reader:
             room=np.concatenate([nodes.room, spare], axis=1),
             present=present,
             sizes=np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1),
-            allowed=np.stack([pending.eligibility.nodes for pending in classes], axis=1),
+            # Classes by classes in memory: a plan asks of one where it may go.
+            allowed=np.stack([pending.eligibility.nodes for pending in classes]).T,
             intricate=np.array(
                 [_is_intricate(pending.pod_class, pending.eligibility) for pending in classes],
                 dtype=np.bool_,

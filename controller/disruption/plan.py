@@ -90,12 +90,13 @@ class Plan:
         for node in np.flatnonzero(self.model.candidate & ~kept).tolist():
             left += self.present[node]
             self._clear(node)
+        members = [np.flatnonzero(kept & (group == place)) for place in range(flow.shape[1])]
         for number in self.order[left[self.order] > 0].tolist():
             for place in np.argsort(-flow[number], kind="stable").tolist():
                 wanted = min(int(np.ceil(flow[number, place] - 1e-6)), int(left[number]))
                 if wanted <= 0 or flow[number, place] < 0.5:
                     break
-                missing = self._place(number, wanted, kept & (group == place))
+                missing = self._place_among(number, wanted, members[place])
                 left[number] -= wanted - missing
         for number in self.order[left[self.order] > 0].tolist():
             self._buy(number, self._place(number, int(left[number]), kept))
