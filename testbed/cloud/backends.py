@@ -56,6 +56,7 @@ __all__ = [
     "parameter_names",
     "put_ssm_parameter",
     "reset",
+    "role_named",
     "sqs",
     "ssm",
     "warm",
@@ -85,6 +86,11 @@ def ec2(region: str) -> Any:
 def iam() -> Any:
     """IAM of the account."""
     return iam_backends[ACCOUNT]["aws"]
+
+
+def role_named(name: str) -> Any | None:
+    """A role by its name; None if there is none."""
+    return next((role for role in list(iam().roles.values()) if role.name == name), None)
 
 
 def sqs(region: str) -> Any:

@@ -7,7 +7,16 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from testbed.cloud import authorization, backends, console, identity, queues, refusals
+from testbed.cloud import (
+    authorization,
+    backends,
+    console,
+    identity,
+    limits,
+    queues,
+    refusals,
+    validation,
+)
 from testbed.cloud.errors import AwsError, not_implemented
 from testbed.cloud.operations import OPERATIONS
 from testbed.cloud.wire import Call, Response, read_call, write_error, write_result
@@ -69,6 +78,8 @@ class Front:
         caller = identity.caller(world, call)
         call.principal = caller.arn
         world.ledger.called(call.principal, f"{call.service}:{call.operation}")
+        validation.check(call)
+        limits.check(world, call)
         authorization.authorize(world, caller, call)
         fault = world.faults.take(call)
         if fault is None:

@@ -32,6 +32,7 @@ MODELLED = frozenset(
     {
         "arc-zonal-shift",
         "ec2",
+        "ecr",
         "eks",
         "events",
         "iam",

@@ -36,7 +36,7 @@ def _environment(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def role(region: Region, request: pytest.FixtureRequest) -> Iterator[str]:
     """A role that may describe subnets, with the trust a test asks for."""
-    iam, name = region.client("iam"), f"role-{request.node.name[:40]}"
+    iam, name = region.client("iam"), f"role-{request.function.__name__[:40]}"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(request.param))
     granted = policies.document(policies.allow("See", ["ec2:DescribeSubnets"], ["*"]))
     iam.put_role_policy(RoleName=name, PolicyName="see", PolicyDocument=json.dumps(granted))

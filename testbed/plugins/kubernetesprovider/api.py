@@ -24,6 +24,10 @@ from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
 APPLY: Final = "application/apply-patch+yaml"
+JSON_PATCH: Final = "application/json-patch+json"
+CREATOR: Final = "pulumi-kubernetes"
+"""The field manager of whatever the provider creates; updates apply in a name of their own."""
+ALREADY_EXISTS: Final = "AlreadyExists"
 REQUEST_SECONDS: Final = 60
 CONNECTIONS: Final = 64
 CONNECT_RETRIES: Final = 2
@@ -38,8 +42,9 @@ class UnreachableError(ProviderError):
 class ApiError(ProviderError):
     """The API server refused a request."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
         self.status = status
+        self.reason = reason
         super().__init__(message)
 
 
@@ -68,6 +73,41 @@ def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
         return _chosen(yaml.safe_load(given) if isinstance(given, str) else given, context)
     except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
         raise ProviderError(f"the kubeconfig cannot be used: {error}") from error
+
+
+def active_cluster(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the provider's kubeconfig says of the cluster in use; None where it says nothing.
+
+    Raises `ProviderError` for what is neither a file nor a kubeconfig.
+    """
+    given = settings.get("kubeconfig")
+    if not given:
+        return None
+    document = _document_of(given)
+    contexts, clusters = (
+        {entry["name"]: entry for entry in document.get(kind) or []}
+        for kind in ("contexts", "clusters")
+    )
+    context = contexts.get(settings.get("context") or document.get("current-context"))
+    if context is None:
+        return None
+    named = clusters.get(settings.get("cluster") or context["context"]["cluster"])
+    return named["cluster"] if named else None
+
+
+def _document_of(given: Any) -> Mapping[str, Any]:
+    """The document of a kubeconfig given by its path, as text or as itself."""
+    document = given
+    try:
+        if isinstance(given, str):
+            is_file = _is_path(given) and Path(given).expanduser().exists()
+            text = Path(given).expanduser().read_text() if is_file else given
+            document = yaml.safe_load(text)
+    except (OSError, yaml.YAMLError) as error:
+        raise ProviderError(f"failed to parse kubeconfig: {error}") from error
+    if not isinstance(document, Mapping):
+        raise ProviderError("failed to parse kubeconfig: it is no mapping")
+    return document
 
 
 def _chosen(
@@ -154,7 +194,7 @@ class Api:
         except requests.RequestException as error:
             raise UnreachableError(f"the Kubernetes API cannot be reached: {error}") from error
         if answer.status_code >= 400:
-            raise ApiError(answer.status_code, _message(answer.content))
+            raise ApiError(answer.status_code, *_words(answer.content))
         parsed: Bag = json.loads(answer.content)
         return parsed
 
@@ -192,6 +232,21 @@ class Api:
                 return None
             raise
 
+    def create(self, path: str, thing: Bag, *, dry_run: bool = False) -> Bag:
+        """Create the object that is to be at the path; raises `ApiError` if there is one."""
+        query = {"fieldManager": CREATOR, "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        return self.request("POST", path.rpartition("/")[0], body=thing, query=query)
+
+    def own_fields(self, path: str, entries: list[Bag], *, version: str) -> None:
+        """Write who owns which field; raises `ApiError` if the object changed after `version`."""
+        steps = [
+            {"op": "replace", "path": "/metadata/managedFields", "value": entries},
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+        ]
+        self.request("PATCH", path, body=steps, content_type=JSON_PATCH)
+
     def apply(
         self, path: str, thing: Bag, *, manager: str, force: bool, dry_run: bool = False
     ) -> Bag:
@@ -206,9 +261,10 @@ def _root(api_version: str) -> str:
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
-def _message(data: bytes) -> str:
+def _words(content: bytes) -> tuple[str, str]:
+    """Message and reason of a refusal."""
     try:
-        status = json.loads(data)
+        status = json.loads(content)
     except ValueError:
-        return data.decode(errors="replace")[:300]
-    return str(status.get("message") or status)
+        return content.decode(errors="replace")[:300], ""
+    return str(status.get("message") or status), str(status.get("reason") or "")

@@ -14,18 +14,22 @@ import yaml
 from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown, plain
 from testbed.plugins.differences import lies_under
 from testbed.plugins.kubernetesprovider.api import (
+    ALREADY_EXISTS,
     CONFLICT,
+    CREATOR,
     NOT_FOUND,
     Api,
     ApiError,
     Kind,
     UnreachableError,
+    active_cluster,
     context_namespace,
     is_group_served_alike,
     read_kubeconfig,
 )
+from testbed.plugins.kubernetesprovider.fields import taken_over
 from testbed.plugins.kubernetesprovider.readiness import SKIP_AWAIT, annotation, pending
-from testbed.plugins.kubernetesprovider.replacement import is_immutable
+from testbed.plugins.kubernetesprovider.replacement import must_replace
 from testbed.plugins.naming import unique_name
 from testbed.plugins.provider import (
     Checked,
@@ -50,6 +54,8 @@ FLAGS: Final[Mapping[str, str]] = {
     "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
 }
 """What may be switched on, and by which variable."""
+ACTIVE_CLUSTER: Final = ("kubeconfig", "context", "cluster")
+"""The settings that together say which cluster is meant."""
 FIELD_MANAGER: Final = "__fieldManager"
 NAME_LIMIT: Final = 63
 DEFAULT_SECONDS: Final = 600.0
@@ -70,21 +76,20 @@ class KubernetesProvider(Provider):
         self._settings: Bag = {}
 
     def must_replace_settings(self, path: str, old: Bag, new: Bag) -> bool:
-        """Tell clusters apart by their identifiers, or else by the way that leads to them."""
+        """Tell clusters apart as the real provider's DiffConfig does.
+
+        By their identifiers where both have one; else by what the active context says of its
+        cluster. What is not known yet may be another cluster. Raises `ProviderError` for a
+        kubeconfig that cannot be read, the one of last time too.
+        """
         if old.get("clusterIdentifier") and new.get("clusterIdentifier"):
             return path == "clusterIdentifier"
-        if path not in ("kubeconfig", "context"):
+        if not lies_under(path, ACTIVE_CLUSTER):
             return False
-        before, after = (
-            read_kubeconfig(settings.get("kubeconfig"), settings.get("context"))
-            for settings in (old, new)
-        )
-        if before is None or after is None:
-            return False
-        return (before.server, before.certificate_authority) != (
-            after.server,
-            after.certificate_authority,
-        )
+        if any(new.get(key) is UNKNOWN for key in ACTIVE_CLUSTER):
+            return True
+        before, after = active_cluster(old), active_cluster(new)
+        return before is not None and after is not None and before != after
 
     def configure(self, settings: Bag) -> None:
         self._settings = settings
@@ -148,13 +153,19 @@ class KubernetesProvider(Provider):
                 for manifest in (old, new)
             ]
             return places[0] != places[1]
-        return self._is_content(new["kind"], path) or is_immutable(new["kind"], path)
+        if _is_patch(type_):
+            return False  # what a patch changes besides is changed in place
+        group = new["apiVersion"].rpartition("/")[0]
+        return self._is_content(new, path) or must_replace(group, new["kind"], path)
 
-    def _is_content(self, kind: str, path: str) -> bool:
+    def _is_content(self, thing: Bag, path: str) -> bool:
         """Whether pods would miss a change of this content unless its object is a new one."""
-        if kind == "ConfigMap" and not self._is_set("enableConfigMapMutable"):
+        is_fixed = thing.get("immutable") is True
+        if thing["kind"] == "ConfigMap" and (
+            is_fixed or not self._is_set("enableConfigMapMutable")
+        ):
             return lies_under(path, ("data", "binaryData"))
-        if kind == "Secret" and not self._is_set("enableSecretMutable"):
+        if thing["kind"] == "Secret" and (is_fixed or not self._is_set("enableSecretMutable")):
             return lies_under(path, ("data", "stringData"))
         return False
 
@@ -169,7 +180,7 @@ class KubernetesProvider(Provider):
         if self._api is not None and not has_unknown(inputs):
             served = self._api.kind_of(thing["apiVersion"], thing["kind"])
             if served is not None:
-                forecast = self._try(self._api, thing, served, state)
+                forecast = self._try(self._api, work.type, thing, served, state)
                 if forecast is not None:
                     return _outputs(forecast, inputs, _manager(state))
         known = state.get("metadata") or {"uid": UNKNOWN, "resourceVersion": UNKNOWN}
@@ -179,19 +190,26 @@ class KubernetesProvider(Provider):
             "status": state.get("status") or UNKNOWN,
         }
 
-    def _try(self, api: Api, thing: Bag, served: Kind, state: Bag) -> Bag | None:
-        """Let the server check an apply without doing it; None while its namespace is not there."""
-        force = self._forces(thing) or not state
+    def _try(self, api: Api, type_: str, thing: Bag, served: Kind, state: Bag) -> Bag | None:
+        """Let the server check a write without doing it.
+
+        None where it cannot tell: the namespace is not there yet, or the object still is,
+        as one that is about to be replaced is.
+        """
+        path = api.path_of(thing, served)
         try:
-            answer = api.apply(
-                api.path_of(thing, served),
-                thing,
-                manager=_manager(state),
-                force=force,
-                dry_run=True,
-            )
+            if not state and not self._may_exist(type_):
+                answer = api.create(path, thing, dry_run=True)
+            else:
+                answer = api.apply(
+                    path,
+                    thing,
+                    manager=_manager(state),
+                    force=not state or self._forces(thing) or _has_unshared_fields(api.get(path)),
+                    dry_run=True,
+                )
         except ApiError as error:
-            if error.status == NOT_FOUND:
+            if error.status == NOT_FOUND or error.reason == ALREADY_EXISTS:
                 return None
             raise
         if not state:
@@ -203,17 +221,18 @@ class KubernetesProvider(Provider):
         thing = _manifest(inputs)
         manager = f"pulumi-kubernetes-{secrets.token_hex(4)}"
         path = self._path(work, thing)
-        may_exist = _is_patch(work.type) or self._is_set("upsertExistingObjects")
-        if not may_exist and self.api.get(path) is not None:
-            raise ProviderError(f"{thing['kind']} {_identity(thing)} already exists")
-        force = not _is_patch(work.type) or self._forces(thing)
-        live = self.api.apply(path, thing, manager=manager, force=force)
+        if self._may_exist(work.type):
+            live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
+        else:
+            live = self.api.create(path, thing)
         live = self._wait(work, path, live, inputs, manager)
         return Created(_identity(live), _outputs(live, inputs, manager))
 
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
         thing, manager = _manifest(new), _manager(state)
         path = self._path(work, thing)
+        if not _is_patch(work.type):
+            self._take_over_fields(path, manager)
         live = self.api.apply(path, thing, manager=manager, force=self._forces(thing))
         live = self._wait(work, path, live, new, manager)
         return _outputs(live, new, manager)
@@ -298,6 +317,27 @@ class KubernetesProvider(Provider):
     def _forces(self, thing: Bag) -> bool:
         return annotation(thing, PATCH_FORCE) == "true" or self._is_set("enablePatchForce")
 
+    def _may_exist(self, type_: str) -> bool:
+        """Whether a create takes over what is there already."""
+        return _is_patch(type_) or self._is_set("upsertExistingObjects")
+
+    def _take_over_fields(self, path: str, manager: str) -> None:
+        """Make our manager the owner of what the create set, or a later apply removes nothing."""
+        for _ in self._polls(DISCOVERY_SECONDS):
+            live = self.api.get(path)
+            if live is None:
+                return
+            entries = taken_over(live["metadata"].get("managedFields") or [], manager)
+            if entries is None:
+                return
+            try:
+                self.api.own_fields(path, entries, version=live["metadata"]["resourceVersion"])
+            except ApiError as error:
+                if error.status != CONFLICT:
+                    raise
+                continue  # its controller has written a status meanwhile
+            return
+
     def _relinquish(self, path: str, state: Bag) -> None:
         """Take our fields out of an object that others own."""
         bare = {
@@ -368,6 +408,12 @@ class KubernetesProvider(Provider):
 def _still_there(live: Bag) -> str:
     finalizers = live["metadata"].get("finalizers") or ["none"]
     return f"is still there; finalizers: {', '.join(finalizers)}"
+
+
+def _has_unshared_fields(live: Bag | None) -> bool:
+    """Whether the next update takes fields over before it applies: no conflict, then."""
+    entries = ((live or {}).get("metadata") or {}).get("managedFields") or []
+    return any((entry["manager"], entry["operation"]) == (CREATOR, "Update") for entry in entries)
 
 
 def _is_patch(type_: str) -> bool:

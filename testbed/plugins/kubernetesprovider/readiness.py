@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from testbed.plugins.codec import Bag
+from testbed.plugins.provider import ProviderError
 
 WAIT_FOR: Final = "pulumi.com/waitFor"
 SKIP_AWAIT: Final = "pulumi.com/skipAwait"
@@ -41,14 +42,26 @@ def _expressions(annotation_: str) -> list[str]:
 
 def _unmet(thing: Bag, expression: str) -> str | None:
     form, _, rest = expression.partition("=")
+    status = thing.get("status") or {}
     if form == "condition":
-        name, _, status = rest.partition("=")
-        met = _has_condition(thing, name, status or "True")
-    else:
+        name, _, wanted = rest.partition("=")
+        # A condition may say itself which generation it is about, as kubectl's wait believes too.
+        is_old = _is_older({**status, **_condition(thing, name)}, thing)
+        is_met = _has_condition(thing, name, wanted or "True")
+    elif form == "jsonpath":
         path, _, value = rest.strip().removeprefix("{").partition("}")
         actual = _at(thing, path)
-        met = actual is not None and (not value or str(actual) == value.removeprefix("="))
-    return None if met else f"waiting for {expression}"
+        is_old = _is_older(status, thing)
+        is_met = actual is not None and (not value or str(actual) == value.removeprefix("="))
+    else:
+        raise ProviderError(f'expected a "jsonpath=" or "condition=" prefix, got {expression!r}')
+    return None if is_met and not is_old else f"waiting for {expression}"
+
+
+def _is_older(observation: Mapping[str, Any], thing: Bag) -> bool:
+    """Whether what was observed, where it says so, is an earlier generation than there is now."""
+    seen = observation.get("observedGeneration")
+    return seen is not None and bool(seen < thing["metadata"].get("generation", 0))
 
 
 def _at(thing: Any, path: str) -> Any:
@@ -59,7 +72,7 @@ def _at(thing: Any, path: str) -> Any:
 
 def _condition(thing: Bag, name: str) -> Bag:
     for condition in (thing.get("status") or {}).get("conditions") or []:
-        if condition["type"] == name:
+        if condition["type"].lower() == name.lower():
             held: Bag = condition
             return held
     return {}

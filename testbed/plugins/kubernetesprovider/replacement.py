@@ -1,41 +1,59 @@
-"""Which changes need a new object, because the API server refuses them on the old one."""
+"""Which changes need a new object.
+
+The real provider has a table (`forceNew` in pulumi-kubernetes, `provider/pkg/provider/diff.go`),
+and no more is replaced than it says: a change that it lacks goes to the API server, which may
+refuse it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from testbed.plugins.differences import lies_under
 
-IMMUTABLE: Final[Mapping[str, tuple[str, ...]]] = {
-    "ClusterRoleBinding": ("roleRef",),
-    "CustomResourceDefinition": (
-        "spec.group", "spec.names.kind", "spec.names.plural", "spec.scope",
-    ),
-    "DaemonSet": ("spec.selector",),
-    "Deployment": ("spec.selector",),
-    "Job": ("spec.completionMode", "spec.selector", "spec.template"),
-    "PersistentVolumeClaim": (
+CONTAINER: Final = (
+    "args", "command", "env", "image", "imagePullPolicy", "lifecycle", "livenessProbe", "ports",
+    "readinessProbe", "resources", "securityContext", "stdin", "stdinOnce",
+    "terminationMessagePath", "terminationMessagePolicy", "tty", "volumeDevices", "volumeMounts",
+    "workingDir",
+)  # fmt: skip
+
+FORCE_NEW: Final[Mapping[str, tuple[str, ...]]] = {
+    "/PersistentVolumeClaim": (
         "spec.accessModes", "spec.selector", "spec.storageClassName", "spec.volumeName",
     ),
-    "Pod": ("spec",),
-    "PriorityClass": ("value", "preemptionPolicy"),
-    "ReplicaSet": ("spec.selector",),
-    "RoleBinding": ("roleRef",),
-    "Secret": ("type",),
-    "StatefulSet": (
-        "spec.podManagementPolicy", "spec.selector", "spec.serviceName",
-        "spec.volumeClaimTemplates",
+    "/Pod": (
+        "spec.affinity", "spec.automountServiceAccountToken", "spec.dnsConfig", "spec.dnsPolicy",
+        "spec.enableServiceLinks", "spec.hostAliases", "spec.hostIPC", "spec.hostNetwork",
+        "spec.hostPID", "spec.hostname", "spec.imagePullSecrets", "spec.nodeName",
+        "spec.nodeSelector", "spec.overhead", "spec.preemptionPolicy", "spec.priority",
+        "spec.priorityClassName", "spec.readinessGates", "spec.restartPolicy",
+        "spec.runtimeClassName", "spec.schedulerName", "spec.securityContext",
+        "spec.serviceAccount", "spec.serviceAccountName", "spec.shareProcessNamespace",
+        "spec.subdomain", "spec.terminationGracePeriodSeconds", "spec.volumes",
+        *(f"spec.{kind}[*].{field}" for kind in ("containers", "initContainers")
+          for field in CONTAINER),
     ),
-    "StorageClass": ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"),
+    "/ResourceQuota": ("spec.scopes",),
+    "/Secret": ("type",),
+    "/Service": ("spec.clusterIP",),
+    "apps/DaemonSet": ("spec.selector",),
+    "apps/Deployment": ("spec.selector",),
+    "apps/StatefulSet": (
+        "spec.podManagementPolicy", "spec.revisionHistoryLimit", "spec.selector",
+        "spec.serviceName", "spec.volumeClaimTemplates",
+    ),
+    "batch/Job": ("spec.completions", "spec.parallelism", "spec.selector", "spec.template"),
+    "rbac.authorization.k8s.io/ClusterRoleBinding": ("roleRef",),
+    "rbac.authorization.k8s.io/RoleBinding": ("roleRef",),
+    "storage.k8s.io/StorageClass": ("parameters", "provisioner"),
 }  # fmt: skip
-"""Per kind, the paths that are fixed for life."""
-
-CHANGEABLE_IN_PODS: Final = ("spec.activeDeadlineSeconds", "spec.terminationGracePeriodSeconds")
+"""Group and kind → the paths whose change replaces the object; `[*]` is any item of a list."""
 
 
-def is_immutable(kind: str, path: str) -> bool:
-    """Whether the API server refuses a change at the path."""
-    if kind == "Pod" and (path.endswith(".image") or lies_under(path, CHANGEABLE_IN_PODS)):
-        return False
-    return lies_under(path, IMMUTABLE.get(kind, ()))
+def must_replace(group: str, kind: str, path: str) -> bool:
+    """Whether the real provider makes a new object for a change at the path."""
+    anywhere = re.sub(r"\[\d+\]", "[*]", path)
+    return lies_under(anywhere, FORCE_NEW.get(f"{group}/{kind}", ()))

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from testbed.plugins.codec import UNKNOWN
 from testbed.plugins.kubernetesprovider.api import UnreachableError, read_kubeconfig
+from testbed.plugins.kubernetesprovider.fields import taken_over
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
 from testbed.plugins.kubernetesprovider.readiness import pending
-from testbed.plugins.kubernetesprovider.replacement import is_immutable
+from testbed.plugins.kubernetesprovider.replacement import must_replace
 from testbed.plugins.provider import ProviderError, Work
 from testbed.processes.ports import free_ports
 
@@ -120,13 +122,90 @@ def test_what_to_wait_for_can_be_said_by_annotation(wanted: str, is_met: bool) -
     assert (pending(claim, nothing) == []) is is_met
 
 
-def test_what_the_api_server_refuses_to_change_needs_a_new_object() -> None:
-    assert is_immutable("Deployment", "spec.selector.matchLabels.app")
-    assert is_immutable("Job", "spec.template.spec.containers[0].image")
-    assert is_immutable("Pod", "spec.nodeName")
-    assert not is_immutable("Pod", "spec.containers[0].image")
-    assert not is_immutable("Deployment", "spec.replicas")
-    assert not is_immutable("Widget", "spec.selector")
+@pytest.mark.parametrize(
+    ("observed", "is_met"),
+    [
+        ({"observedGeneration": 1, **condition("Ready")}, False),
+        ({"observedGeneration": 2, **condition("Ready")}, True),
+        ({"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}, False),
+        (
+            {
+                "observedGeneration": 1,
+                "conditions": [{"type": "ready", "status": "true", "observedGeneration": 2}],
+            },
+            True,
+        ),
+    ],
+)
+def test_what_was_observed_of_an_earlier_generation_does_not_count(
+    observed: Thing, is_met: bool
+) -> None:
+    claim = thing(
+        "example.dev/v1",
+        "Claim",
+        annotations={"pulumi.com/waitFor": "condition=Ready"},
+        status=observed,
+    )
+
+    assert (pending(claim, nothing) == []) is is_met
+
+
+def test_a_wait_of_an_unknown_form_is_refused() -> None:
+    claim = thing("example.dev/v1", "Claim", annotations={"pulumi.com/waitFor": "Ready"})
+
+    with pytest.raises(ProviderError, match='expected a "jsonpath=" or "condition=" prefix'):
+        pending(claim, nothing)
+
+
+def test_a_new_object_is_made_where_the_real_provider_makes_one() -> None:
+    assert must_replace("apps", "Deployment", "spec.selector.matchLabels.app")
+    assert must_replace("batch", "Job", "spec.template.spec.containers[0].image")
+    assert must_replace("", "Pod", "spec.nodeName")
+    assert must_replace("", "Pod", "spec.containers[0].image")
+    assert not must_replace("", "Pod", "spec.activeDeadlineSeconds")
+    assert not must_replace("apps", "Deployment", "spec.replicas")
+    assert not must_replace("policy", "PodDisruptionBudget", "spec.selector.matchLabels.app")
+    assert not must_replace("example.dev", "Deployment", "spec.selector")
+
+
+def test_what_was_created_belongs_to_who_applies_it_later() -> None:
+    created: Thing = {"f:spec": {"f:size": {}, "f:share": {}}}
+    entries = [
+        {"manager": "pulumi-kubernetes", "operation": "Update", "fieldsV1": created},
+        {
+            "manager": "pulumi-kubernetes",
+            "operation": "Update",
+            "subresource": "status",
+            "fieldsV1": {"f:status": {}},
+        },
+        {"manager": "team", "operation": "Apply", "fieldsV1": {"f:spec": {"f:color": {}}}},
+    ]
+
+    owned = taken_over(entries, "team")
+
+    assert owned is not None
+    assert {entry["manager"]: entry["fieldsV1"] for entry in owned} == {
+        "pulumi-kubernetes": {"f:status": {}},
+        "team": {"f:spec": {"f:size": {}, "f:share": {}, "f:color": {}}},
+    }
+    assert taken_over(owned, "team") is None
+
+
+def test_another_cluster_is_told_by_what_the_active_context_says_of_it(gone: str) -> None:
+    provider = KubernetesProvider()
+    elsewhere = gone.replace("127.0.0.1", "127.0.0.2")
+    settings = {"kubeconfig": gone}
+
+    def replaces(old: Thing, new: Thing) -> bool:
+        return provider.must_replace_settings("kubeconfig", old, new)
+
+    assert replaces(settings, {"kubeconfig": elsewhere})
+    assert not replaces(settings, {"kubeconfig": gone.replace('"x"', '"another token"')})
+    assert replaces(settings, {"kubeconfig": UNKNOWN})
+    one = {"clusterIdentifier": "one"}
+    assert not replaces(settings | one, {"kubeconfig": UNKNOWN} | one)
+    with pytest.raises(ProviderError, match="failed to parse kubeconfig"):
+        replaces({"kubeconfig": "/no/longer/there"}, settings)
 
 
 @pytest.fixture
