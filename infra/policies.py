@@ -116,6 +116,16 @@ def ec2_trust(place: Place) -> Document:
     return trusts({"Service": f"ec2.{place.service_suffix}"}, ["sts:AssumeRole"])
 
 
+def eks_trust() -> Document:
+    """EKS may become the role, to run a control plane."""
+    return trusts({"Service": "eks.amazonaws.com"}, ["sts:AssumeRole"])
+
+
+def fargate_trust() -> Document:
+    """Fargate may become the role, to run pods."""
+    return trusts({"Service": "eks-fargate-pods.amazonaws.com"}, ["sts:AssumeRole"])
+
+
 def pod_identity_trust() -> Document:
     """Pods may become the role, where EKS Pod Identity associates them with it."""
     return trusts({"Service": "pods.eks.amazonaws.com"}, ["sts:AssumeRole", "sts:TagSession"])

@@ -30,6 +30,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kubernetes-version", default="1.36")
     parser.add_argument("--oidc-issuer", required=True)
     parser.add_argument("--kubeconfig", type=Path, help="where tokens are reviewed")
+    parser.add_argument(
+        "--account",
+        choices=("furnished", "empty"),
+        default="furnished",
+        help="whether there is a network with a cluster in it from the start",
+    )
     defaults = Settings()
     for name, value in defaults.as_json().items():
         flag = f"--{name.replace('_', '-')}-seconds"
@@ -55,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
         cluster_ca=chosen.cluster_ca,
         kubernetes_version=chosen.kubernetes_version,
         oidc_issuer=chosen.oidc_issuer,
+        has_cluster=chosen.account == "furnished",
         kubeconfig=chosen.kubeconfig,
         settings=settings,
     )

@@ -33,9 +33,18 @@ NODE_GROUPS = {
 """Access entry type → the Kubernetes groups that EKS gives it."""
 
 
+def _refuse_config_map_mode(world: World, name: str) -> None:
+    if not may_create_entries(world, name):
+        raise AwsError(
+            "InvalidRequestException",
+            "The cluster's authentication mode must be set to one of [API, API_AND_CONFIG_MAP] "
+            "to perform this operation.",
+        )
+
+
 def _entry(world: World, call: Call) -> dict[str, Any]:
     name, principal = call.require("clusterName"), call.require("principalArn")
-    cluster(world, name)
+    _refuse_config_map_mode(world, name)
     entry = world.clusters.access_entries.get((name, principal))
     if entry is None:
         raise not_found(f"The specified principalArn could not be found: {principal}")
@@ -46,7 +55,7 @@ def _entry(world: World, call: Call) -> dict[str, Any]:
 def create_access_entry(world: World, call: Call) -> Mapping[str, Any]:
     """Let an IAM principal into the cluster."""
     name, principal = call.require("clusterName"), call.require("principalArn")
-    cluster(world, name)
+    _refuse_config_map_mode(world, name)
     kind = call.get("type") or "STANDARD"
     if kind != "STANDARD" and kind not in NODE_GROUPS:
         raise AwsError("InvalidParameterException", f"The type {kind} is not supported.")
@@ -62,14 +71,43 @@ def create_access_entry(world: World, call: Call) -> Mapping[str, Any]:
             status=409,
         )
     _check_principal(principal)
+    entry = entry_of(
+        world,
+        name,
+        principal,
+        kind=kind,
+        groups=NODE_GROUPS.get(kind, list(call.get("kubernetesGroups", []))),
+        tags=call.get("tags", {}),
+        username=call.get("username"),
+    )
+    world.clusters.access_entries[name, principal] = entry
+    return {"accessEntry": entry}
+
+
+def may_create_entries(world: World, name: str) -> bool:
+    """Whether a cluster lets principals in by access entries, beside the aws-auth ConfigMap."""
+    mode: str = cluster(world, name)["accessConfig"]["authenticationMode"]
+    return mode != "CONFIG_MAP"
+
+
+def entry_of(
+    world: World,
+    name: str,
+    principal: str,
+    *,
+    kind: str,
+    groups: list[str],
+    tags: Mapping[str, str],
+    username: str | None = None,
+) -> dict[str, Any]:
+    """An access entry as it is described."""
     kind_of_principal, role_name = principal.split(":")[-1].split("/", 1)
-    groups = NODE_GROUPS.get(kind, list(call.get("kubernetesGroups", [])))
-    username = call.get("username") or (
+    implied = (
         f"arn:aws:sts::{backends.ACCOUNT}:assumed-role/{role_name}/{{{{SessionName}}}}"
         if kind == "STANDARD"
         else "system:node:{{EC2PrivateDNSName}}"
     )
-    entry = {
+    return {
         "clusterName": name,
         "principalArn": principal,
         "kubernetesGroups": groups,
@@ -79,12 +117,10 @@ def create_access_entry(world: World, call: Call) -> Mapping[str, Any]:
         ),
         "createdAt": now(),
         "modifiedAt": now(),
-        "tags": dict(call.get("tags", {})),
-        "username": username,
+        "tags": dict(tags),
+        "username": username or implied,
         "type": kind,
     }
-    world.clusters.access_entries[name, principal] = entry
-    return {"accessEntry": entry}
 
 
 def _check_principal(principal: str) -> None:
@@ -130,7 +166,7 @@ def delete_access_entry(world: World, call: Call) -> Mapping[str, Any]:
 def list_access_entries(world: World, call: Call) -> Mapping[str, Any]:
     """The principals that may enter a cluster."""
     name = call.require("clusterName")
-    cluster(world, name)
+    _refuse_config_map_mode(world, name)
     policy = call.get("associatedPolicyArn")
     principals = [
         principal

@@ -12,6 +12,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from testbed.cloud import (
     accessentries,
     backends,
+    clusters,
     interfaces,
     prices,
     profiles,
@@ -30,6 +31,7 @@ from testbed.cloud.world import ClusterFacts, Settings, World
 
 ANSWERING = (
     accessentries,
+    clusters,
     _fleets,
     interfaces,
     prices,
@@ -72,6 +74,9 @@ class Cloud:
     cluster_ca: str = "dGVzdGJlZA=="
     kubernetes_version: str = "1.36"
     oidc_issuer: str = "https://oidc.testbed.local/id/JOINER"
+    has_cluster: bool = True
+    """Whether the account has its network and its cluster at the start, or nothing at all."""
+
     kubeconfig: Path | None = None
     """Where tokens are reviewed; without it a token's own claims are believed."""
 
@@ -120,7 +125,7 @@ class Cloud:
             settings=self.settings,
         )
         world = self._world
-        seeds.plant(world)
+        seeds.plant(world, with_cluster=self.has_cluster)
         backends.guard_deliveries(
             lambda queue, rule: queues.may_deliver(world, queue_name=queue, rule_arn=rule)
         )

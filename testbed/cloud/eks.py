@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,10 +29,36 @@ def cluster(world: World, name: str) -> dict[str, Any]:
     return described
 
 
-def seed(world: World, *, vpc: str, subnets: list[str], security_group: str, role_arn: str) -> None:
-    """Make the testbed's cluster, active, with the pod identity agent."""
+ADDONS = (
+    ("eks-pod-identity-agent", "v1.3.10-eksbuild.1"),
+    ("vpc-cni", "v1.21.1-eksbuild.1"),
+    ("coredns", "v1.13.1-eksbuild.1"),
+    ("kube-proxy", "v1.36.0-eksbuild.2"),
+)
+"""Name and version of the add-ons that the cluster has at the start."""
+
+
+def group_tags(name: str) -> dict[str, str]:
+    """Tags that EKS puts on the security group it makes for a cluster."""
+    return {
+        "Name": f"eks-cluster-sg-{name}",
+        f"kubernetes.io/cluster/{name}": "owned",
+        "aws:eks:cluster-name": name,
+    }
+
+
+def seed(
+    world: World,
+    *,
+    vpc: str,
+    subnets: list[str],
+    security_group: str,
+    role_arn: str,
+    addons: Iterable[tuple[str, str]] = ADDONS,
+) -> dict[str, Any]:
+    """Make the testbed's cluster, active, with its add-ons; answers what is described of it."""
     facts = world.cluster
-    world.clusters.described[facts.name] = {
+    described: dict[str, Any] = {
         "name": facts.name,
         "arn": world.arn("eks", f"cluster/{facts.name}"),
         "createdAt": now(),
@@ -63,13 +89,10 @@ def seed(world: World, *, vpc: str, subnets: list[str], security_group: str, rol
         "upgradePolicy": {"supportType": "EXTENDED"},
         "deletionProtection": False,
     }
-    for name, version in (
-        ("eks-pod-identity-agent", "v1.3.10-eksbuild.1"),
-        ("vpc-cni", "v1.21.1-eksbuild.1"),
-        ("coredns", "v1.13.1-eksbuild.1"),
-        ("kube-proxy", f"v{facts.version}.0-eksbuild.2"),
-    ):
+    world.clusters.described[facts.name] = described
+    for name, version in addons:
         world.clusters.addons[facts.name, name] = _addon(world, facts.name, name, version)
+    return described
 
 
 @operation("eks", "DescribeCluster")
@@ -215,6 +238,8 @@ def _tagged(world: World, arn: str) -> dict[str, str]:
         *(("accessEntryArn", each) for each in held.access_entries.values()),
         *(("associationArn", each) for each in held.associations.values()),
         *(("addonArn", each) for each in held.addons.values()),
+        *(("nodegroupArn", each) for each in held.node_groups.values()),
+        *(("fargateProfileArn", each) for each in held.fargate_profiles.values()),
     ]
     for key, each in everything:
         if each[key] == arn:

@@ -13,6 +13,7 @@ from testbed.cloud import (
     console,
     identity,
     limits,
+    networks,
     queues,
     refusals,
     validation,
@@ -119,6 +120,8 @@ class Front:
                 content = b"".join(parts)
             except NotImplementedError as error:
                 raise not_implemented(call.service, call.operation) from error
+        if answered["status"] < 400:
+            networks.forget_tags(self._world, call)
         headers = dict(answered["headers"])
         content_type = headers.pop("Content-Type", "text/xml")
         headers.pop("Content-Length", None)

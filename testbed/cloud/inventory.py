@@ -250,3 +250,5 @@ class Clusters:
     access_policies: dict[tuple[str, str], dict[str, dict[str, Any]]] = field(default_factory=dict)
     associations: dict[str, dict[str, Any]] = field(default_factory=dict)
     addons: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    node_groups: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    fargate_profiles: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)

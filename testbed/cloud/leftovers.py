@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from testbed.cloud import addresses, backends
+from testbed.cloud import addresses, backends, networks
 from testbed.cloud.instances import alive
 from testbed.cloud.world import World
 
@@ -26,6 +26,7 @@ def everything(world: World) -> Iterator[tuple[str, str]]:
     yield from _iam()
     yield from _messaging(world)
     yield from _eks(world)
+    yield from _network(world)
     yield from _network_tags(world)
     for identity in world.capacity_reservations:
         yield "capacityReservations", identity
@@ -67,9 +68,33 @@ def _eks(world: World) -> Iterator[tuple[str, str]]:
         yield "podIdentityAssociations", account
     for name, addon in held.addons:
         yield "addons", f"{name}/{addon}"
+    for group, name in held.node_groups:
+        yield "nodeGroups", f"{group}/{name}"
+    for cluster_name, name in held.fargate_profiles:
+        yield "fargateProfiles", f"{cluster_name}/{name}"
     for cluster in held.described.values():
+        yield "clusters", cluster["name"]
         for key, value in cluster["tags"].items():
             yield "clusterTags", f"{cluster['name']}: {key}={value}"
+
+
+def _network(world: World) -> Iterator[tuple[str, str]]:
+    ec2 = backends.ec2(world.region)
+    for vpc in list(ec2.vpcs):
+        yield "vpcs", vpc
+    for in_zone in list(ec2.subnets.values()):
+        for subnet in list(in_zone):
+            yield "subnets", subnet
+    for gateway in list(ec2.internet_gateways):
+        yield "internetGateways", gateway
+    for table in list(ec2.route_tables):
+        yield "routeTables", table
+    for address in list(ec2.addresses):
+        yield "addresses", address.allocation_id
+    for nat in networks.nat_gateways(world):
+        yield "natGateways", nat.id
+    for endpoint in networks.endpoints(world):
+        yield "vpcEndpoints", endpoint.id
 
 
 def _network_tags(world: World) -> Iterator[tuple[str, str]]:

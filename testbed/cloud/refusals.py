@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from testbed.cloud import backends
+from testbed.cloud import backends, networks
 from testbed.cloud.errors import AwsError, not_implemented
-from testbed.cloud.instances import alive
 from testbed.cloud.wire import Call
 from testbed.cloud.world import World
 
@@ -37,21 +36,6 @@ def check(world: World, call: Call) -> None:
             refusal(world, call)
 
 
-def _security_group_in_use(world: World, call: Call) -> None:
-    identity = call.get("GroupId")
-    if any(identity in each.groups for i in alive(world) for each in i.interfaces):
-        raise AwsError("DependencyViolation", f"resource {identity} has a dependent object")
-
-
-def _subnet_in_use(world: World, call: Call) -> None:
-    identity = call.get("SubnetId")
-    if any(identity == each.subnet for i in alive(world) for each in i.interfaces):
-        raise AwsError(
-            "DependencyViolation",
-            f"The subnet '{identity}' has dependencies and cannot be deleted.",
-        )
-
-
 def _policy_attached(world: World, call: Call) -> None:
     arn = call.get("PolicyArn")
     iam = backends.iam()
@@ -76,8 +60,7 @@ def _role_not_in_profile(world: World, call: Call) -> None:
 
 
 REFUSALS: dict[tuple[str, str], Callable[[World, Call], None]] = {
-    ("ec2", "DeleteSecurityGroup"): _security_group_in_use,
-    ("ec2", "DeleteSubnet"): _subnet_in_use,
+    **networks.REFUSALS,
     ("iam", "DeletePolicy"): _policy_attached,
     ("iam", "RemoveRoleFromInstanceProfile"): _role_not_in_profile,
 }

@@ -12,11 +12,13 @@ VPC_CIDR = "10.128.0.0/16"
 SUBNET_CIDRS = ("10.128.0.0/18", "10.128.64.0/18", "10.128.128.0/18")
 
 
-def plant(world: World) -> None:
-    """Make the network, the cluster, the images, and what an account has of itself."""
-    subnets, vpc, group = _network(world)
-    role = _account(world)
-    eks.seed(world, vpc=vpc, subnets=subnets, security_group=group, role_arn=role)
+def plant(world: World, *, with_cluster: bool = True) -> None:
+    """Make the images, what an account has of itself, and the network and cluster if wanted."""
+    profiles.make_service_linked_role("spot.amazonaws.com")
+    if with_cluster:
+        subnets, vpc, group = _network(world)
+        role = _cluster_role(world)
+        eks.seed(world, vpc=vpc, subnets=subnets, security_group=group, role_arn=role)
     images.seed(world)
     world.seeded = leftovers.identities(world)
 
@@ -35,13 +37,12 @@ def _network(world: World) -> tuple[list[str], str, str]:
     group: Any = ec2.create_security_group(
         f"eks-cluster-sg-{name}", "EKS created security group", vpc_id=vpc.id
     )
-    world.tag(group.id, {"Name": f"eks-cluster-sg-{name}"})
+    world.tag(group.id, eks.group_tags(name))
     return subnets, vpc.id, group.id
 
 
-def _account(world: World) -> str:
+def _cluster_role(world: World) -> str:
     iam = backends.iam()
-    profiles.make_service_linked_role("spot.amazonaws.com")
     iam.create_open_id_connect_provider(
         url=world.cluster.oidc_issuer,
         thumbprint_list=["9e99a48a9960b14926bb7f3b02e22da2b0ab7280"],

@@ -38,6 +38,10 @@ class Settings:
     terminated_visible: float = 60.0
     """How long a terminated instance is still described; an hour in AWS."""
 
+    creating: float = 0.2
+    """From the order to make or delete a cluster, a node group or a Fargate profile to its end;
+    ten minutes in AWS."""
+
     interruption: float = 120.0
     """From a spot interruption notice to the end of the instance, as in AWS."""
 

@@ -183,6 +183,9 @@ class Testbed:
     directory: Path
     cluster_name: str = "joiner"
     region: str = "us-west-2"
+    has_eks_cluster: bool = True
+    """Whether EKS has the cluster from the start, or somebody is to make it."""
+
     join_delay_seconds: float = 1.0
     """From an instance that runs to its Node; in life 20 to 40."""
 
@@ -295,6 +298,7 @@ class Testbed:
                 "kubernetes-version": self._kubernetes_version(),
                 "oidc-issuer": self.cluster.issuer,
                 "kubeconfig": str(self.cluster.kubeconfig),
+                "account": "furnished" if self.has_eks_cluster else "empty",
             },
         )
         self._start("test cloud", cloud)

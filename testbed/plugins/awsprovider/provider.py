@@ -8,7 +8,18 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from testbed.plugins.awsprovider import ec2, ecr, eks, events, iam, identity, sqs, ssm
+from testbed.plugins.awsprovider import (
+    ec2,
+    ecr,
+    eks,
+    eksclusters,
+    events,
+    iam,
+    identity,
+    networks,
+    sqs,
+    ssm,
+)
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, canonical
 from testbed.plugins.awsprovider.session import Session, is_gone, translated
 from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown
@@ -26,7 +37,7 @@ from testbed.plugins.provider import (
     Work,
 )
 
-MODULES: Final = (ec2, ecr, eks, events, iam, identity, sqs, ssm)
+MODULES: Final = (ec2, ecr, eks, eksclusters, events, iam, identity, networks, sqs, ssm)
 RESOURCES: Final[Mapping[str, type[Resource]]] = {
     kind.token: kind for module in MODULES for kind in module.RESOURCES
 }
@@ -103,6 +114,10 @@ class AwsProvider(Provider):
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
         kind = _kind(work.type)
         outputs = {**dict.fromkeys(kind.computed, UNKNOWN), **_public(state), **_public(inputs)}
+        for name, members in kind.blocks.items():
+            if isinstance(outputs.get(name), dict):
+                known = state.get(name) or dict.fromkeys(members, UNKNOWN)
+                outputs[name] = {**known, **outputs[name]}
         return _with_all_tags(kind, outputs)
 
     def create(self, work: Work, inputs: Bag) -> Created:
@@ -207,11 +222,22 @@ def _canonical_document(document: Any) -> Any:
     return canonical(document if isinstance(document, str) else json.dumps(document))
 
 
+def _as_asked(kind: type[Resource], key: str, asked: Any, live: Any) -> Any:
+    """What there is, in the order and to the extent that it was asked for."""
+    if key in kind.blocks and isinstance(asked, dict) and isinstance(live, dict):
+        return {name: live.get(name, value) for name, value in asked.items()}
+    if isinstance(asked, list) and isinstance(live, list):
+        # What AWS holds as a set comes back in any order.
+        is_alike = sorted(map(str, asked)) == sorted(map(str, live))
+        return asked if is_alike else live
+    return live
+
+
 def _live_inputs(kind: type[Resource], inputs: Bag, live: Bag) -> Bag:
     """The inputs that would make the resource as it is: drift shows as their difference."""
     if inputs:
         return {
-            key: live.get(key, value)
+            key: _as_asked(kind, key, value, live.get(key, value))
             for key, value in inputs.items()
             if live.get(key, value) is not None
         }

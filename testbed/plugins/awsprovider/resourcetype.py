@@ -36,6 +36,9 @@ class Resource(ABC):
     """The inputs whose change needs a new resource."""
     computed: ClassVar[tuple[str, ...]] = ()
     """The outputs that only exist once the resource does."""
+    blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Nested inputs that come back with more in them, and those of their members that only exist
+    once the resource does."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """The inputs that the real provider fills in."""
     documents: ClassVar[tuple[str, ...]] = ()

@@ -1,0 +1,598 @@
+"""EC2: networks, from the VPC to the endpoints of AWS's own services.
+
+What is fixed for life is what `ForceNew` says in terraform-provider-aws, `internal/service/ec2`:
+`vpc_.go`, `vpc_subnet.go`, `vpc_internet_gateway.go`, `ec2_eip.go`, `vpc_nat_gateway.go`,
+`vpc_route_table.go`, `vpc_route.go`, `vpc_route_table_association.go`, `vpc_security_group.go`,
+`vpc_endpoint.go`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+from testbed.plugins.awsprovider.resourcetype import (
+    Function,
+    Resource,
+    change_tags,
+    from_tag_list,
+    given,
+    name_of,
+    to_tag_list,
+)
+from testbed.plugins.awsprovider.session import Session
+from testbed.plugins.codec import Bag
+from testbed.plugins.provider import ProviderError
+
+WAIT_SECONDS: Final = 600
+POLL_SECONDS: Final = 0.1
+ANYWHERE: Final = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+
+
+class NetworkResource(Resource):
+    """A part of a network, described by its id."""
+
+    service = "ec2"
+    is_taggable = True
+    kind: ClassVar[str]
+    """What EC2 calls it in a tag specification."""
+
+    def new_tags(self, inputs: Bag) -> dict[str, Any]:
+        """The argument that tags it as it is made."""
+        tags = to_tag_list(inputs.get("tags"))
+        return {"TagSpecifications": [{"ResourceType": self.kind, "Tags": tags}]} if tags else {}
+
+    def change_tags(self, identity: str, old: Bag, new: Bag) -> None:
+        """Turn the old inputs' tags into the new ones."""
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: self.api.create_tags(Resources=[identity], Tags=to_tag_list(tags)),
+            untag=lambda keys: self.api.delete_tags(
+                Resources=[identity], Tags=[{"Key": key} for key in keys]
+            ),
+        )
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self.change_tags(identity, old, new)
+
+    def arn(self, identity: str) -> str:
+        """The ARN of what has this id."""
+        account = self.session.client("sts").get_caller_identity()["Account"]
+        kind = self.kind
+        return f"arn:{self.session.partition}:ec2:{self.region}:{account}:{kind}/{identity}"
+
+
+def wait(look: Callable[[], str | None], *, until: str | None, what: str) -> None:
+    """Wait until a state is reached; None is the state of what is gone."""
+    end = time.monotonic() + WAIT_SECONDS
+    while (state := look()) != until:
+        if state == "failed" or time.monotonic() > end:
+            raise ProviderError(f"{what} is {state}, and was to be {until or 'gone'}")
+        time.sleep(POLL_SECONDS)
+
+
+class Vpc(NetworkResource):
+    """`aws.ec2.Vpc`."""
+
+    token = "aws:ec2/vpc:Vpc"
+    kind = "vpc"
+    fixed = ("cidrBlock", "ipv4IpamPoolId", "ipv4NetmaskLength", "ipv6IpamPoolId")
+    computed = ("arn", "ownerId")
+    defaults = {"enableDnsSupport": True, "instanceTenancy": "default"}
+    SWITCHES: Final = {
+        "enableDnsHostnames": "EnableDnsHostnames",
+        "enableDnsSupport": "EnableDnsSupport",
+    }
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_vpc(
+            CidrBlock=inputs["cidrBlock"],
+            InstanceTenancy=inputs["instanceTenancy"],
+            **self.new_tags(inputs),
+        )
+        return str(answer["Vpc"]["VpcId"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        self._switch(identity, {}, inputs)
+
+    def _switch(self, identity: str, old: Bag, new: Bag) -> None:
+        for name, attribute in self.SWITCHES.items():
+            if new.get(name) is not None and old.get(name) != new[name]:
+                self.api.modify_vpc_attribute(VpcId=identity, **{attribute: {"Value": new[name]}})
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        (vpc,) = self.api.describe_vpcs(VpcIds=[identity])["Vpcs"]
+        switches = {
+            name: self.api.describe_vpc_attribute(VpcId=identity, Attribute=name)[attribute][
+                "Value"
+            ]
+            for name, attribute in self.SWITCHES.items()
+        }
+        return {
+            **switches,
+            "arn": self.arn(identity),
+            "cidrBlock": vpc["CidrBlock"],
+            "instanceTenancy": vpc["InstanceTenancy"],
+            "ownerId": vpc["OwnerId"],
+            "tags": from_tag_list(vpc.get("Tags")),
+        }
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self._switch(identity, old, new)
+        self.change_tags(identity, old, new)
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_vpc(VpcId=identity)
+
+
+class Subnet(NetworkResource):
+    """`aws.ec2.Subnet`."""
+
+    token = "aws:ec2/subnet:Subnet"
+    kind = "subnet"
+    fixed = ("availabilityZone", "availabilityZoneId", "cidrBlock", "ipv6Native", "vpcId")
+    computed = ("arn", "availabilityZoneId", "ownerId")
+    defaults = {"mapPublicIpOnLaunch": False}
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_subnet(
+            VpcId=inputs["vpcId"],
+            **given(inputs, CidrBlock="cidrBlock", AvailabilityZone="availabilityZone"),
+            **self.new_tags(inputs),
+        )
+        return str(answer["Subnet"]["SubnetId"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        self._switch(identity, {}, inputs)
+
+    def _switch(self, identity: str, old: Bag, new: Bag) -> None:
+        is_public = new["mapPublicIpOnLaunch"]
+        if old.get("mapPublicIpOnLaunch", False) != is_public:
+            self.api.modify_subnet_attribute(
+                SubnetId=identity, MapPublicIpOnLaunch={"Value": is_public}
+            )
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        (subnet,) = self.api.describe_subnets(SubnetIds=[identity])["Subnets"]
+        return {
+            "arn": subnet["SubnetArn"],
+            "availabilityZone": subnet["AvailabilityZone"],
+            "availabilityZoneId": subnet["AvailabilityZoneId"],
+            "cidrBlock": subnet["CidrBlock"],
+            "mapPublicIpOnLaunch": subnet["MapPublicIpOnLaunch"],
+            "ownerId": subnet["OwnerId"],
+            "tags": from_tag_list(subnet.get("Tags")),
+            "vpcId": subnet["VpcId"],
+        }
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self._switch(identity, old, new)
+        self.change_tags(identity, old, new)
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_subnet(SubnetId=identity)
+
+
+class InternetGateway(NetworkResource):
+    """`aws.ec2.InternetGateway`."""
+
+    token = "aws:ec2/internetGateway:InternetGateway"
+    kind = "internet-gateway"
+    computed = ("arn", "ownerId")
+
+    def create(self, inputs: Bag) -> str:
+        made = self.api.create_internet_gateway(**self.new_tags(inputs))
+        return str(made["InternetGateway"]["InternetGatewayId"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        if inputs.get("vpcId"):
+            self.api.attach_internet_gateway(InternetGatewayId=identity, VpcId=inputs["vpcId"])
+
+    def _vpc(self, identity: str) -> tuple[Mapping[str, Any], str | None]:
+        answer = self.api.describe_internet_gateways(InternetGatewayIds=[identity])
+        (gateway,) = answer["InternetGateways"]
+        attached = gateway.get("Attachments") or [{}]
+        return gateway, attached[0].get("VpcId")
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        gateway, vpc = self._vpc(identity)
+        return {
+            "arn": self.arn(identity),
+            "ownerId": gateway["OwnerId"],
+            "tags": from_tag_list(gateway.get("Tags")),
+            "vpcId": vpc,
+        }
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        if old.get("vpcId") != new.get("vpcId"):
+            self._detach(identity)
+            self.complete(identity, new)
+        self.change_tags(identity, old, new)
+
+    def _detach(self, identity: str) -> None:
+        _, vpc = self._vpc(identity)
+        if vpc:
+            self.api.detach_internet_gateway(InternetGatewayId=identity, VpcId=vpc)
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self._detach(identity)
+        self.api.delete_internet_gateway(InternetGatewayId=identity)
+
+
+class Eip(NetworkResource):
+    """`aws.ec2.Eip`."""
+
+    token = "aws:ec2/eip:Eip"
+    kind = "elastic-ip"
+    fixed = ("address", "domain", "ipamPoolId", "networkBorderGroup", "publicIpv4Pool")
+    computed = ("allocationId", "publicIp")
+    defaults = {"domain": "vpc"}
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.allocate_address(Domain=inputs["domain"], **self.new_tags(inputs))
+        return str(answer["AllocationId"])
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        (address,) = self.api.describe_addresses(AllocationIds=[identity])["Addresses"]
+        return {
+            "allocationId": identity,
+            "domain": address["Domain"],
+            "publicIp": address["PublicIp"],
+            "tags": from_tag_list(address.get("Tags")),
+        }
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.release_address(AllocationId=identity)
+
+
+class NatGateway(NetworkResource):
+    """`aws.ec2.NatGateway`."""
+
+    token = "aws:ec2/natGateway:NatGateway"
+    kind = "natgateway"
+    fixed = ("allocationId", "connectivityType", "privateIp", "subnetId")
+    computed = ("networkInterfaceId", "privateIp", "publicIp")
+    defaults = {"connectivityType": "public"}
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_nat_gateway(
+            SubnetId=inputs["subnetId"],
+            ConnectivityType=inputs["connectivityType"],
+            **given(inputs, AllocationId="allocationId"),
+            **self.new_tags(inputs),
+        )
+        return str(answer["NatGateway"]["NatGatewayId"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        wait(lambda: self._state(identity), until="available", what=f"NAT gateway {identity}")
+
+    def _gateway(self, identity: str) -> Mapping[str, Any] | None:
+        found = self.api.describe_nat_gateways(NatGatewayIds=[identity])["NatGateways"]
+        return next((each for each in found if each["State"] != "deleted"), None)
+
+    def _state(self, identity: str) -> str | None:
+        gateway = self._gateway(identity)
+        return gateway["State"] if gateway else None
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        gateway = self._gateway(identity)
+        if gateway is None:
+            return None
+        (address,) = gateway["NatGatewayAddresses"]
+        return {
+            "allocationId": address.get("AllocationId"),
+            "connectivityType": gateway.get("ConnectivityType") or "public",
+            "networkInterfaceId": address.get("NetworkInterfaceId"),
+            "privateIp": address.get("PrivateIp"),
+            "publicIp": address.get("PublicIp"),
+            "subnetId": gateway["SubnetId"],
+            "tags": from_tag_list(gateway.get("Tags")),
+        }
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_nat_gateway(NatGatewayId=identity)
+        wait(lambda: self._state(identity), until=None, what=f"NAT gateway {identity}")
+
+
+class RouteTable(NetworkResource):
+    """`aws.ec2.RouteTable`; its routes are resources of their own."""
+
+    token = "aws:ec2/routeTable:RouteTable"
+    kind = "route-table"
+    fixed = ("vpcId",)
+    computed = ("arn", "ownerId")
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_route_table(VpcId=inputs["vpcId"], **self.new_tags(inputs))
+        return str(answer["RouteTable"]["RouteTableId"])
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        (table,) = self.api.describe_route_tables(RouteTableIds=[identity])["RouteTables"]
+        return {
+            "arn": self.arn(identity),
+            "ownerId": table["OwnerId"],
+            "tags": from_tag_list(table.get("Tags")),
+            "vpcId": table["VpcId"],
+        }
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_route_table(RouteTableId=identity)
+
+
+class Route(Resource):
+    """`aws.ec2.Route`."""
+
+    token = "aws:ec2/route:Route"
+    service = "ec2"
+    fixed = ("destinationCidrBlock", "destinationIpv6CidrBlock", "routeTableId")
+    computed = ("origin", "state")
+    TARGETS: Final = {"gatewayId": "GatewayId", "natGatewayId": "NatGatewayId"}
+
+    def create(self, inputs: Bag) -> str:
+        self.api.create_route(**self._arguments(inputs))
+        destination = hashlib.sha256(inputs["destinationCidrBlock"].encode()).hexdigest()[:8]
+        return f"r-{inputs['routeTableId']}{destination}"
+
+    def _arguments(self, inputs: Bag) -> dict[str, Any]:
+        targets = {argument: name for name, argument in self.TARGETS.items()}
+        return {
+            "RouteTableId": inputs["routeTableId"],
+            "DestinationCidrBlock": inputs["destinationCidrBlock"],
+            **given(inputs, **targets),
+        }
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        table = state["routeTableId"]
+        (found,) = self.api.describe_route_tables(RouteTableIds=[table])["RouteTables"]
+        for route in found["Routes"]:
+            if route.get("DestinationCidrBlock") == state["destinationCidrBlock"]:
+                return {
+                    "routeTableId": table,
+                    "destinationCidrBlock": route["DestinationCidrBlock"],
+                    "origin": route.get("Origin"),
+                    "state": route.get("State"),
+                    **{name: route.get(key) or None for name, key in self.TARGETS.items()},
+                }
+        return None
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        self.api.replace_route(**self._arguments(new))
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_route(
+            RouteTableId=state["routeTableId"], DestinationCidrBlock=state["destinationCidrBlock"]
+        )
+
+
+class RouteTableAssociation(Resource):
+    """`aws.ec2.RouteTableAssociation`."""
+
+    token = "aws:ec2/routeTableAssociation:RouteTableAssociation"
+    service = "ec2"
+    fixed = ("gatewayId", "subnetId")
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.associate_route_table(
+            RouteTableId=inputs["routeTableId"], SubnetId=inputs["subnetId"]
+        )
+        return str(answer["AssociationId"])
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        name = "association.route-table-association-id"
+        answer = self.api.describe_route_tables(Filters=[{"Name": name, "Values": [identity]}])
+        for table in answer["RouteTables"]:
+            for each in table["Associations"]:
+                if each["RouteTableAssociationId"] == identity:
+                    return {"routeTableId": each["RouteTableId"], "subnetId": each["SubnetId"]}
+        return None
+
+    def update(self, identity: str, old: Bag, new: Bag) -> None:
+        # EC2 gives the association another id; the real provider's state follows on refresh.
+        raise ProviderError("the aws stand-in cannot give a subnet another route table")
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.disassociate_route_table(AssociationId=identity)
+
+
+class SecurityGroup(NetworkResource):
+    """`aws.ec2.SecurityGroup` with its rules in it; what it does not allow is not allowed."""
+
+    token = "aws:ec2/securityGroup:SecurityGroup"
+    kind = "security-group"
+    automatic_name = "name"
+    name_limit = 255
+    fixed = ("description", "name", "namePrefix", "vpcId")
+    computed = ("arn", "ownerId")
+    defaults = {"description": "Managed by Pulumi", "revokeRulesOnDelete": False}
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_security_group(
+            GroupName=name_of(inputs),
+            Description=inputs["description"],
+            VpcId=inputs["vpcId"],
+            **self.new_tags(inputs),
+        )
+        return str(answer["GroupId"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        self.api.revoke_security_group_egress(GroupId=identity, IpPermissions=[ANYWHERE])
+        for direction, way in (("ingress", "ingress"), ("egress", "egress")):
+            if rules := [_permission(rule) for rule in inputs.get(direction) or []]:
+                authorize = getattr(self.api, f"authorize_security_group_{way}")
+                authorize(GroupId=identity, IpPermissions=rules)
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        (group,) = self.api.describe_security_groups(GroupIds=[identity])["SecurityGroups"]
+        return {
+            "arn": self.arn(identity),
+            "description": group["Description"],
+            "ingress": [_rule(each) for each in group["IpPermissions"]],
+            "egress": [_rule(each) for each in group["IpPermissionsEgress"]],
+            "name": group["GroupName"],
+            "ownerId": group["OwnerId"],
+            "tags": from_tag_list(group.get("Tags")),
+            "vpcId": group["VpcId"],
+        }
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_security_group(GroupId=identity)
+
+
+def _permission(rule: Bag) -> dict[str, Any]:
+    return {
+        "IpProtocol": rule["protocol"],
+        "FromPort": rule["fromPort"],
+        "ToPort": rule["toPort"],
+        "IpRanges": [{"CidrIp": cidr} for cidr in rule.get("cidrBlocks") or []],
+    }
+
+
+def _rule(permission: Mapping[str, Any]) -> Bag:
+    return {
+        "protocol": permission["IpProtocol"],
+        "fromPort": permission.get("FromPort", 0),
+        "toPort": permission.get("ToPort", 0),
+        "cidrBlocks": [each["CidrIp"] for each in permission.get("IpRanges") or []],
+    }
+
+
+class VpcEndpoint(NetworkResource):
+    """`aws.ec2.VpcEndpoint`."""
+
+    token = "aws:ec2/vpcEndpoint:VpcEndpoint"
+    kind = "vpc-endpoint"
+    fixed = ("serviceName", "vpcEndpointType", "vpcId")
+    computed = ("arn", "ownerId", "state")
+    defaults = {"vpcEndpointType": "Gateway"}
+    PLACES: Final = {
+        "RouteTableIds": "routeTableIds",
+        "SecurityGroupIds": "securityGroupIds",
+        "SubnetIds": "subnetIds",
+    }
+
+    def create(self, inputs: Bag) -> str:
+        answer = self.api.create_vpc_endpoint(
+            VpcId=inputs["vpcId"],
+            ServiceName=inputs["serviceName"],
+            VpcEndpointType=inputs["vpcEndpointType"],
+            **given(inputs, PrivateDnsEnabled="privateDnsEnabled", **self.PLACES),
+            **self.new_tags(inputs),
+        )
+        return str(answer["VpcEndpoint"]["VpcEndpointId"])
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        wait(lambda: self._state(identity), until="available", what=f"endpoint {identity}")
+
+    def _endpoint(self, identity: str) -> Mapping[str, Any] | None:
+        found = self.api.describe_vpc_endpoints(VpcEndpointIds=[identity])["VpcEndpoints"]
+        return next((each for each in found if each["State"] != "deleted"), None)
+
+    def _state(self, identity: str) -> str | None:
+        endpoint = self._endpoint(identity)
+        return endpoint["State"] if endpoint else None
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        endpoint = self._endpoint(identity)
+        if endpoint is None:
+            return None
+        groups = [each["GroupId"] for each in endpoint.get("Groups") or []]
+        return {
+            "arn": self.arn(identity),
+            "ownerId": endpoint.get("OwnerId"),
+            "privateDnsEnabled": endpoint.get("PrivateDnsEnabled"),
+            "routeTableIds": sorted(endpoint.get("RouteTableIds") or []) or None,
+            "securityGroupIds": sorted(groups) or None,
+            "serviceName": endpoint["ServiceName"],
+            "state": endpoint["State"],
+            "subnetIds": sorted(endpoint.get("SubnetIds") or []) or None,
+            "tags": from_tag_list(endpoint.get("Tags")),
+            "vpcEndpointType": endpoint["VpcEndpointType"],
+            "vpcId": endpoint["VpcId"],
+        }
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_vpc_endpoints(VpcEndpointIds=[identity])
+        wait(lambda: self._state(identity), until=None, what=f"endpoint {identity}")
+
+
+def get_availability_zones(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.get_availability_zones`."""
+    region = arguments.get("region") or session.region
+    filters = [
+        {"Name": block["name"], "Values": block["values"]}
+        for block in arguments.get("filters") or []
+    ]
+    if arguments.get("state"):
+        filters.append({"Name": "state", "Values": [arguments["state"]]})
+    answer = session.client("ec2", region).describe_availability_zones(Filters=filters)
+    excluded = {*(arguments.get("excludeNames") or []), *(arguments.get("excludeZoneIds") or [])}
+    zones = [
+        zone
+        for zone in sorted(answer["AvailabilityZones"], key=lambda zone: str(zone["ZoneName"]))
+        if not excluded & {zone["ZoneName"], zone["ZoneId"]}
+    ]
+    return {
+        "id": region,
+        "region": region,
+        "names": [zone["ZoneName"] for zone in zones],
+        "zoneIds": [zone["ZoneId"] for zone in zones],
+        "groupNames": sorted({zone.get("GroupName") or region for zone in zones}),
+    }
+
+
+def get_vpc_endpoint_service(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.ec2.get_vpc_endpoint_service`: exactly one, by the short name and the type."""
+    region = arguments.get("region") or session.region
+    wanted, kind = arguments.get("service"), arguments.get("serviceType")
+    details = session.client("ec2", region).describe_vpc_endpoint_services()["ServiceDetails"]
+    matching = [
+        each
+        for each in details
+        if str(each["ServiceName"]).endswith(f".{region}.{wanted}")
+        and kind in (None, *(offered["ServiceType"] for offered in each["ServiceType"]))
+    ]
+    if len(matching) != 1:
+        raise ProviderError(f"{len(matching)} VPC endpoint services {wanted} ({kind}) matched")
+    (service,) = matching
+    name = service["ServiceName"]
+    return {
+        "id": name,
+        "acceptanceRequired": service["AcceptanceRequired"],
+        "arn": "",
+        "availabilityZones": service["AvailabilityZones"],
+        "baseEndpointDnsNames": [],
+        "managesVpcEndpoints": False,
+        "owner": service["Owner"],
+        "privateDnsName": "",
+        "privateDnsNames": [],
+        "region": region,
+        "service": wanted,
+        "serviceId": service["ServiceId"],
+        "serviceName": name,
+        "serviceRegions": [region],
+        "serviceType": service["ServiceType"][0]["ServiceType"],
+        "supportedIpAddressTypes": ["ipv4"],
+        "tags": {},
+        "vpcEndpointPolicySupported": True,
+    }
+
+
+RESOURCES: Final = (
+    Eip,
+    InternetGateway,
+    NatGateway,
+    Route,
+    RouteTable,
+    RouteTableAssociation,
+    SecurityGroup,
+    Subnet,
+    Vpc,
+    VpcEndpoint,
+)
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "aws:ec2/getVpcEndpointService:getVpcEndpointService": get_vpc_endpoint_service,
+    "aws:index/getAvailabilityZones:getAvailabilityZones": get_availability_zones,
+}

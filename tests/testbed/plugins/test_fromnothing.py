@@ -1,0 +1,86 @@
+"""A cluster in an empty account, on the real engine: it comes, stays as it is, and goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from testbed.cloud import Cloud, CloudControl
+from tests.testbed.plugins.conftest import EngineOn
+
+
+@pytest.fixture
+def account() -> Iterator[Cloud]:
+    """An account with neither network nor cluster."""
+    with Cloud(has_cluster=False) as running:
+        yield running
+
+
+def client(cloud: Cloud, service: str) -> Any:
+    return boto3.client(
+        service,
+        region_name=cloud.region,
+        endpoint_url=cloud.url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+
+
+def settings(cloud: Cloud, **changes: Any) -> dict[str, str]:
+    return {"endpoint": cloud.url, "changes": json.dumps(changes)}
+
+
+def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
+    engine_on: EngineOn, account: Cloud
+) -> None:
+    control, engine = CloudControl(account.url), engine_on("fromnothing")
+
+    forecast = engine.preview("dev", settings(account))
+    assert control.leftovers() == {}
+    assert engine.up("dev", settings(account)) == forecast
+
+    outputs = engine.outputs("dev")
+    assert outputs["endpoint"] == account.cluster_endpoint
+    assert outputs["issuer"] == account.oidc_issuer
+    (group,) = client(account, "ec2").describe_security_groups(GroupIds=[outputs["group"]])[
+        "SecurityGroups"
+    ]
+    assert {"Key": "kubernetes.io/cluster/joiner", "Value": "owned"} in group["Tags"]
+    eks = client(account, "eks")
+    assert eks.list_addons(clusterName="joiner")["addons"] == [
+        "coredns",
+        "eks-pod-identity-agent",
+        "kube-proxy",
+        "vpc-cni",
+    ]
+    (entry,) = control.access_entries()
+    assert entry["type"] == "EC2_LINUX"
+
+    assert not engine.up("dev", settings(account)).any
+    assert not engine.refresh("dev").any
+
+    engine.up(
+        "dev",
+        settings(account, cluster={"home": "fargate"}, network={"nat": "zonal"}),
+    )
+
+    ec2 = client(account, "ec2")
+    assert eks.list_nodegroups(clusterName="joiner")["nodegroups"] == []
+    (profile,) = eks.list_fargate_profiles(clusterName="joiner")["fargateProfileNames"]
+    described = eks.describe_fargate_profile(clusterName="joiner", fargateProfileName=profile)
+    assert described["fargateProfile"]["selectors"] == [
+        {"namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}},
+        {"namespace": "kube-system", "labels": {"app.kubernetes.io/instance": "karpenter"}},
+    ]
+    dns = eks.describe_addon(clusterName="joiner", addonName="coredns")["addon"]
+    assert json.loads(dns["configurationValues"]) == {"computeType": "Fargate"}
+    gateways = ec2.describe_nat_gateways()["NatGateways"]
+    assert len({g["SubnetId"] for g in gateways if g["State"] == "available"}) == 3
+
+    engine.destroy("dev")
+    assert control.leftovers() == {}
+    assert control.unimplemented() == {}
