@@ -14,6 +14,7 @@ from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
+from controller.disruption.concessions import without_preferences
 from controller.disruption.costs import Lives, moving_price
 from controller.disruption.methods import decide
 from controller.disruption.pods import surges
@@ -21,6 +22,7 @@ from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule
+from controller.scheduling.settings import IGNORE
 from controller.state.evictions import budget_obstacle
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_daemon, is_reschedulable, is_static
@@ -90,9 +92,13 @@ def explained(
         new_nodes=results.new_nodes,
         moves=sum(map(lives.hourly_price, moving)),
     )
-    return replace(
-        explanation, changes=() if goes else tuple(_changes(explanation, state, problem))
+    if goes:
+        return explanation
+    changes = (
+        *_changes(explanation, state, problem),
+        *_concessions(explanation, problem, moving, expired),
     )
+    return replace(explanation, changes=changes)
 
 
 def _elsewhere(
@@ -241,6 +247,28 @@ def _pays(
         yield (
             f"a saving of more than {explanation.moves:.4f} $/h, or DISRUPTION_EVICTION_PRICE "
             f"below {lower:.4f}, or a longer DISRUPTION_HORIZON"
+        )
+
+
+def _concessions(
+    explanation: NodeExplanation,
+    problem: DisruptionProblem,
+    moving: Sequence[Pod],
+    expired: Callable[[], bool],
+) -> Iterator[str]:
+    """Yield the price of what its pods prefer for which the node could go."""
+    demanding = [pod for pod in moving if without_preferences(pod) is not pod]
+    if problem.scheduling.preference_policy == IGNORE or explanation.price is None or not demanding:
+        return
+    ignoring = replace(problem.scheduling, preference_policy=IGNORE)
+    results = _elsewhere(replace(problem, scheduling=ignoring), explanation.node, moving, expired)
+    if results.unschedulable or explanation.alternative in (0.0, results.cost):
+        return
+    worth = (explanation.price - results.cost - explanation.moves) / len(demanding)
+    if worth > 0:
+        yield (
+            f"{labels.PREFERENCE_PRICE} below {worth:.4f} on its pods or its NodePool: what they "
+            "prefer is in the way"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller.__main__ import main
+from tests.disruption.test_concessions import apart
 from tests.disruption.test_consolidation import pods, world
 
 NOW = "2026-11-01T00:00:00Z"
@@ -82,6 +83,17 @@ def test_a_saving_that_does_not_pay_says_from_when_on_it_would(
     assert answer["alternative"]["saving"] == pytest.approx(0.1)
     assert answer["alternative"]["moves"] == pytest.approx(1.0)
     assert any("DISRUPTION_HORIZON" in change for change in answer["changes"])
+
+
+def test_a_node_that_only_preferences_keep_says_at_which_price_it_would_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = asked(capsys, written(tmp_path, apart()), "a")
+
+    (change,) = (change for change in answer["changes"] if "preference-price" in change)
+    assert "below 0.0950" in change  # it costs 0.1 $/h, and moving its pod 0.005
+    priced = written(tmp_path, apart("0.08"))
+    assert asked(capsys, priced, "a")["goes"] or asked(capsys, priced, "b")["goes"]
 
 
 def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
