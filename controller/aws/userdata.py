@@ -6,6 +6,7 @@ around what the user wrote. Pure: text in, text out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email import message_from_string
@@ -80,6 +81,9 @@ def user_data(family: Family, bootstrap: Bootstrap) -> str:
     if family.is_windows:
         return _powershell(bootstrap)
     return bootstrap.custom
+
+
+_PLACE = re.compile(r"\(at [^()]*\)$")
 
 
 # MIME.
@@ -238,7 +242,12 @@ def _bottlerocket(bootstrap: Bootstrap) -> str:
             version=bootstrap.image_version,
         )
     except ValueError as exc:
-        raise UserDataError(f"spec.userData is not TOML, as Bottlerocket wants it: {exc}") from exc
+        # The parser's own words repeat what was written, and that may be secret.
+        where = _PLACE.search(str(exc))
+        raise UserDataError(
+            "spec.userData is not TOML, as Bottlerocket wants it"
+            + (f" {where[0]}" if where else "")
+        ) from None
 
 
 def _powershell(bootstrap: Bootstrap) -> str:

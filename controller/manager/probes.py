@@ -33,6 +33,17 @@ async def serving(application: web.Application, host: str, port: int) -> AsyncIt
         await runner.cleanup()
 
 
+def _application() -> web.Application:
+    """Return an application that does not say which versions it is made of."""
+
+    async def unnamed(_: web.Request, response: web.StreamResponse) -> None:
+        response.headers.popall("Server", None)
+
+    application = web.Application()
+    application.on_response_prepare.append(unnamed)
+    return application
+
+
 def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
     """Return the probes; `missing` names what readiness still waits for, nothing when ready.
 
@@ -48,7 +59,7 @@ def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
             return web.Response(status=503, text=f"waiting for {', '.join(waiting)}")
         return web.Response(text="ok")
 
-    application = web.Application()
+    application = _application()
     application.router.add_get("/healthz", healthz)
     application.router.add_get("/readyz", readyz)
     return application
@@ -63,7 +74,7 @@ def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.
         body = await asyncio.to_thread(prometheus_client.generate_latest, collected)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
-    application = web.Application()
+    application = _application()
     application.router.add_get("/metrics", page)
     if with_profiles:
         profiling.add_to(application)

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from controller.manager import probes, profiling
+from controller.options import Options
 from testbed.processes.ports import free_ports, is_listening
 
 
@@ -39,6 +40,20 @@ async def test_metrics_are_text_for_prometheus() -> None:
         status, page = await get(port, "/metrics")
     assert status == 200
     assert "seen_total 3.0" in page
+
+
+async def test_nobody_is_told_which_versions_answer() -> None:
+    ports = free_ports(2)
+    async with (
+        probes.serving(probes.health(lambda: ()), "127.0.0.1", ports[0]),
+        probes.serving(probes.metrics(CollectorRegistry()), "127.0.0.1", ports[1]),
+        aiohttp.ClientSession() as session,
+    ):
+        for port in ports:
+            for path in ("/healthz", "/metrics", "/", "/debug/pprof/goroutine"):
+                async with session.get(f"http://127.0.0.1:{port}{path}") as response:
+                    assert "Server" not in response.headers
+                    assert "aiohttp" not in await response.text()
 
 
 async def test_port_0_serves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +110,7 @@ async def test_one_profile_is_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_and_nowhere_else() -> None:
+    assert not Options(cluster_name="joiner").enable_profiling
     (port,) = free_ports(1)
     async with probes.serving(probes.metrics(CollectorRegistry()), "127.0.0.1", port):
         status, _ = await get(port, "/debug/pprof/profile?seconds=0.05")

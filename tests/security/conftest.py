@@ -1,5 +1,6 @@
-"""The test cloud of the AWS room's tests."""
+"""The test cloud of the AWS room's tests, and loops for what takes its time."""
 
 from tests.aws.conftest import region
+from tests.virtualclock import pytest_asyncio_loop_factories
 
-__all__ = ["region"]
+__all__ = ["pytest_asyncio_loop_factories", "region"]
