@@ -30,7 +30,7 @@ system: ## the story as a test
 	@py=$(PY); exec $$py -m pytest -m system
 
 disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
-	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -k under_used --under-used-nodes=$(NODES)
+	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -s -k under_used --under-used-nodes=$(NODES)
 
 crds: ## render crds/ from controller/apis
 	@py=$(PY); exec $$py -m controller.apis.crds

@@ -275,6 +275,7 @@ async def test_under_used_nodes_go_and_their_pods_move_together(
 
     await scene.kube.delete(f"{DEPLOYMENTS}/{filler}")
     policy = {"disruption": {"consolidationPolicy": "WhenEmptyOrUnderutilized"}}
+    began = time.monotonic()
     await scene.kube.patch(f"{NODE_POOLS}/{name}", {"spec": policy})
     # Three pods fit on a node.
     fewest = -(-count // 3)
@@ -283,6 +284,7 @@ async def test_under_used_nodes_go_and_their_pods_move_together(
         lambda: len(scene.of_pool(name)) <= 1.1 * fewest,
     )
     after = await scene.at_rest(name, name, count)
+    print(f"{count} nodes became {len(after)} in {time.monotonic() - began:.0f} s")
 
     assert len(before) == count
     assert len(after) <= 1.1 * fewest
