@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: help demo test check unit system disrupt crds base fmt up down status race bench upstream trace faults
+.PHONY: help demo test check unit system disrupt crds base fmt up down status race bench upstream trace faults audit
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -67,3 +67,10 @@ trace: ## whole days of a cluster on a simulated clock, decided by Joiner and by
 
 faults: ## all that can go wrong, seed by seed on virtual time, and an auditor that looks
 	@py=$(PY); exec $$py -m tests.faults --seeds 1-500
+
+AUDITOR = pip-audit==2.9.0
+
+audit: ## the packages in use against the advisories that their registry publishes
+	@py=$(PY); home=$$(dirname $$(dirname $$py)); tool=$$home-audit; \
+	test -x $$tool/bin/pip-audit || { $$py -m venv $$tool && $$tool/bin/pip install -q $(AUDITOR); } && \
+	exec $$tool/bin/pip-audit --strict --progress-spinner off --path $$home/lib/python*/site-packages

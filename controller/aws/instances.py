@@ -219,6 +219,7 @@ class Instances:
         Raises:
             NodeClaimNotFoundError: it is gone.
             ZoneShiftedError: its zone is to be kept out of.
+            CloudProviderError: another installation launched it.
 
         """
         wanted = instance_id(provider_id)
@@ -227,6 +228,8 @@ class Instances:
             description = await self.get(provider_id)
         except NotListedYetError:
             description = None
+        if description is not None:
+            self._refuse_foreign(description.instance)
         if description is None or not description.instance.deleting:
             error = await self._endings.get(wanted)
             if error is not None:
@@ -238,12 +241,14 @@ class Instances:
         """Add tags to one of our instances.
 
         Raises:
-            NodeClaimNotFoundError: it is gone, or was never ours.
+            NodeClaimNotFoundError: it is gone, or was never the cluster's.
             ZoneShiftedError: its zone is to be kept out of.
+            CloudProviderError: another installation launched it.
 
         """
         self._refuse_held(provider_id)
         description = await self.get(provider_id)
+        self._refuse_foreign(description.instance)
         await self._aws.call(
             "ec2",
             "create_tags",
@@ -258,6 +263,15 @@ class Instances:
         if self._is_held(zone_of(provider_id)):
             raise ZoneShiftedError(
                 f"{provider_id} is left as it is while traffic is shifted away from its zone"
+            )
+
+    def _refuse_foreign(self, instance: Instance) -> None:
+        """Refuse to touch what bears another installation's mark; what bears none may be ours."""
+        whose = instance.tags.get(labels.TAG_INSTALLATION, self._installation)
+        if whose != self._installation:
+            raise CloudProviderError(
+                f"{instance.provider_id} is left alone: the installation {whose!r} launched it. If "
+                f"it shall be this one's, take its tag {labels.TAG_INSTALLATION} off"
             )
 
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
