@@ -350,9 +350,15 @@ def play(seed: int, kind: str, number: int, pods: int) -> Outcome:
 
 
 def _forget(loop: ProcessLoop) -> None:
-    """Let go of what killed processes left in the middle of a step."""
+    """Let go of what killed processes left in the middle of a step.
+
+    Step by step: left to the collector, which knows no order, it has brought the interpreter down.
+    """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
+        for task in asyncio.all_tasks(loop):
+            with suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
         loop.close()
         gc.collect()
     finally:

@@ -55,8 +55,12 @@ class ConsolidationScenario(Loops):
         spec = msgspec.structs.replace(pool.spec.template.spec, requirements=[ON_DEMAND])
         self.change_pool(pool, template=msgspec.structs.replace(pool.spec.template, spec=spec))
 
-    def add(self, name: str, kind: str, *, pods: int = 0, drifted: bool = False) -> None:
-        """Add a node that runs so many pods of one CPU each."""
+    def add(
+        self, name: str, kind: str, *, pods: int = 0, drifted: bool = False, replaces: str = ""
+    ) -> None:
+        """Add a node that runs so many pods of one CPU each; `replaces` names that in whose place
+        it was made.
+        """
         cpu, memory, count = SIZES[kind]
         amounts: dict[str, int | str | float] = {"cpu": cpu, "memory": memory, "pods": count}
         known = {
@@ -71,7 +75,10 @@ class ConsolidationScenario(Loops):
         holds = (*SETTLED, DRIFTED) if drifted else SETTLED
         claim = NodeClaim(
             metadata=ObjectMeta(
-                name=f"claim-of-{name}", labels=known, finalizers=[labels.TERMINATION_FINALIZER]
+                name=f"claim-of-{name}",
+                labels=known,
+                annotations={labels.REPLACES: replaces} if replaces else {},
+                finalizers=[labels.TERMINATION_FINALIZER],
             ),
             spec=NodeClaimSpec(node_class_ref=CLASS),
             status=NodeClaimStatus(
@@ -469,6 +476,26 @@ async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
     assert not scenario.leaves("old")
     (why, *_) = await scenario.world.events("DisruptionBlocked")
     assert heir.metadata.name in why
+
+
+async def test_a_new_leader_uses_what_the_last_one_made() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("old", "c5.large", pods=1, drifted=True)
+    scenario.add("heir", "c5.large", replaces="old")
+
+    await scenario.work(VALIDATION + 2)
+
+    assert scenario.made() == []
+    assert scenario.going() == ["old"]
+
+
+async def test_what_was_made_in_the_place_of_a_node_that_has_gone_is_empty_like_any_other() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("heir", "c5.large", replaces="gone")
+
+    await scenario.work(VALIDATION + 2)
+
+    assert scenario.going() == ["heir"]
 
 
 async def test_a_new_leader_makes_another_when_the_last_ones_comes_to_nothing() -> None:

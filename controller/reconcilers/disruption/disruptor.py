@@ -84,7 +84,10 @@ class Disruptor:
             self.cloud, self.cluster, now=self.clock(), is_stopped=self.trials.is_stopped
         )
         problem = replace(
-            problem, resting=self.orchestrator.resting, awaiting=self.orchestrator.awaiting
+            problem,
+            resting=self.orchestrator.resting,
+            awaiting=self.orchestrator.awaiting,
+            kept=self.orchestrator.kept,
         )
         await self._report_blocked(problem, candidates.survey(problem))
         parts = apart(problem, self.mode)

@@ -33,6 +33,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate, Command
 from controller.disruption.pods import DISRUPTED
+from controller.disruption.rollout import since
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.bookkeeping import Ledger
 from controller.reconcilers.newnodes.writer import ClaimWriter
@@ -58,6 +59,9 @@ between the two."""
 
 UNDISTURBED = timedelta(hours=1)
 """How long a node is kept at most for pods that are to move there and have not left yet."""
+
+HANDOVER = timedelta(minutes=10)
+"""How long a node that is ready is kept for those in whose place an earlier leader made it."""
 
 REST = timedelta(minutes=1)
 """How long a node that could not be disrupted is left alone."""
@@ -116,15 +120,34 @@ class Orchestrator:
         """The names of nodes, and of what an earlier leader made in their place, which is still on
         its way: nothing else need be made for them meanwhile.
         """
-        own = {heir.metadata.uid for underway in self._underway for heir in underway.heirs}
         return {
             node: claim.metadata.name
-            for claim in self.cluster.list(NODE_CLAIM)
-            if claim.metadata.uid not in own
-            and not claim.metadata.is_deleting
-            and not conditions.is_true(claim.status.conditions, INITIALIZED)
-            for node in claim.metadata.annotations.get(labels.REPLACES, "").split(",")
+            for claim, nodes in self._orphans()
+            if not conditions.is_true(claim.status.conditions, INITIALIZED)
+            for node in nodes
         }
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The names of nodes that an earlier leader made in the place of others, and why they stay
+        for a while though nothing runs there yet: otherwise the same would be bought again.
+        """
+        standing = {node.metadata.name for node in self.cluster.list(NODE)}
+        kept = {}
+        for claim, nodes in self._orphans():
+            left = standing.intersection(nodes)
+            heir = self.cluster.node_of(claim)
+            if left and heir is not None and self.clock() < since(claim, INITIALIZED) + HANDOVER:
+                kept[heir.metadata.name] = f"It was made in the place of {min(left)}, which is here"
+        return kept
+
+    def _orphans(self) -> Iterator[tuple[NodeClaim, Sequence[str]]]:
+        """Yield the claims that no command waits for any more, and in whose place they are."""
+        own = {heir.metadata.uid for underway in self._underway for heir in underway.heirs}
+        for claim in self.cluster.list(NODE_CLAIM):
+            replaced = claim.metadata.annotations.get(labels.REPLACES)
+            if replaced and claim.metadata.uid not in own and not claim.metadata.is_deleting:
+                yield claim, replaced.split(",")
 
     async def begin(
         self,
