@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import copy
 import itertools
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -118,7 +117,7 @@ class FakeApiServer:
         for (namespace, name), body in list(self._store(kinds.POD).items()):
             wanted = not names or f"{namespace}/{name}" in names
             if wanted and "deletionTimestamp" in body["metadata"]:
-                after = copy.deepcopy(body)
+                after = _copied(body)
                 after["metadata"]["deletionGracePeriodSeconds"] = 0
                 self._save(kinds.POD, (namespace, name), after)
 
@@ -176,7 +175,7 @@ class FakeApiServer:
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Create an object; a status that comes along is dropped, as the real server does."""
         self._maybe_refuse("create", kind)
-        fresh = copy.deepcopy(dict(body))
+        fresh = _copied(body)
         fresh.pop("status", None)
         metadata = fresh.setdefault("metadata", {})
         if kind.namespaced:
@@ -214,7 +213,7 @@ class FakeApiServer:
         _expect(kind, before, resource_version=resource_version, uid=uid)
         after = _merged(before, patch)
         if subresource == "status":
-            after = {**copy.deepcopy(before), "status": after.get("status", {})}
+            after = {**_copied(before), "status": after.get("status", {})}
         elif "status" in before:
             after["status"] = before["status"]
         else:
@@ -225,7 +224,7 @@ class FakeApiServer:
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Write a whole object back, its status excepted."""
         self._maybe_refuse("replace", kind)
-        after = copy.deepcopy(dict(body))
+        after = _copied(body)
         metadata = after["metadata"]
         key = (namespace or metadata.get("namespace", ""), metadata["name"])
         before = self._body(kind, key)
@@ -335,6 +334,7 @@ class FakeApiServer:
 
     def _save(self, kind: Kind[Any], key: ObjectKey, body: Body) -> None:
         """Store an object under a new resource version, or drop it when its end has come."""
+        _check(kind, body)
         metadata = body["metadata"]
         metadata["resourceVersion"] = str(next(self._versions))
         is_new = key not in self._store(kind)
@@ -363,7 +363,7 @@ class FakeApiServer:
         grace_period_seconds: int | None,
         propagation: str,
     ) -> None:
-        body = copy.deepcopy(before)
+        body = _copied(before)
         metadata = body["metadata"]
         grace = _grace(kind, body, grace_period_seconds)
         if "deletionTimestamp" in metadata:
@@ -394,7 +394,7 @@ class FakeApiServer:
 
     def _orphan(self, uid: str) -> None:
         for kind, key in self._dependents(uid):
-            body = copy.deepcopy(self._store(kind)[key])
+            body = _copied(self._store(kind)[key])
             owners = body["metadata"]["ownerReferences"]
             body["metadata"]["ownerReferences"] = [o for o in owners if o.get("uid") != uid]
             self._save(kind, key, body)
@@ -412,7 +412,7 @@ class FakeApiServer:
             for key, body in list(store.items()):
                 waits = FOREGROUND_FINALIZER in body["metadata"].get("finalizers", ())
                 if waits and not self._dependents(body["metadata"]["uid"]):
-                    after = copy.deepcopy(body)
+                    after = _copied(body)
                     after["metadata"]["finalizers"].remove(FOREGROUND_FINALIZER)
                     self._save(kind, key, after)
 
@@ -434,7 +434,7 @@ class FakeApiServer:
         for key, before in matching:
             if _may_go_unready(before, pod):
                 continue
-            budget = copy.deepcopy(before)
+            budget = _copied(before)
             allowed = budget.setdefault("status", {}).get("disruptionsAllowed", 0)
             if allowed <= 0:
                 raise TooManyRequestsError(
@@ -448,6 +448,19 @@ class FakeApiServer:
 
 def _decoded(kind: Kind[T], body: Body) -> T:
     return msgspec.convert(body, kind.type)
+
+
+def _check(kind: Kind[Any], body: Body) -> None:
+    """Refuse what is not as the kind's schema has it, as the real server does."""
+    try:
+        msgspec.convert(body, kind.type)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"{kind.name}: {error}", status=422, reason="Invalid") from None
+
+
+def _copied(body: Any) -> Any:
+    """Return a copy of a body that shares nothing with it; many times faster than `deepcopy`."""
+    return msgspec.to_builtins(body)
 
 
 def _key(kind: Kind[Any], body: Body) -> ObjectKey:
@@ -471,8 +484,8 @@ def _written(moment: datetime) -> str:
 def _merged(target: Any, patch: Any) -> Any:
     """Apply a JSON merge patch (RFC 7396) to a copy."""
     if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
-    result = copy.deepcopy(target) if isinstance(target, dict) else {}
+        return _copied(patch)
+    result = _copied(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
             result.pop(name, None)

@@ -69,8 +69,9 @@ class ClusterFacts:
 
         """
         before = await self.get()
-        # Only the version may change under a running cluster; a CIDR never does.
-        self._known = replace(before, version=(await self._ask()).version)
+        told = await self._ask()
+        # Only the version may change under a running cluster; a CIDR never does, once it is told.
+        self._known = replace(before, version=told.version) if before.service_cidr else told
 
     async def _ask(self) -> EksCluster:
         name = self._options.cluster_name

@@ -21,6 +21,7 @@ import boto3
 from botocore.config import Config
 from botocore.utils import IMDSRegionProvider
 
+from controller.aws.answers import INCOMPLETE, check
 from controller.aws.errors import UnreachableError, translated
 from controller.cloudprovider.errors import CloudProviderError
 
@@ -189,14 +190,22 @@ class Session:
     def _call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         with translated(operation):
             answer: dict[str, Any] = getattr(self._client(service), operation)(**parameters)
-            return answer
+        check(operation, answer)
+        return answer
 
     def _pages(
         self, service: str, operation: str, key: str, parameters: Mapping[str, Any]
     ) -> list[Any]:
         with translated(operation):
             paginator = self._client(service).get_paginator(operation)
-            return [item for page in paginator.paginate(**parameters) for item in page[key]]
+            pages = [page.get(key) for page in paginator.paginate(**parameters)]
+        if None in pages:
+            raise UnreachableError(
+                f"{operation}: the answer is incomplete: {key} is missing", reason=INCOMPLETE
+            )
+        items = [item for page in pages for item in page]
+        check(operation, items)
+        return items
 
     def _client(self, service: str) -> Any:
         # boto3 sessions are not safe to share while a client is being made; clients are.

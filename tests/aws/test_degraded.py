@@ -145,6 +145,17 @@ async def test_the_version_of_the_cluster_is_followed() -> None:
     assert (await facts.get()).version == "1.36"
 
 
+async def test_what_eks_left_out_once_is_not_missing_for_ever() -> None:
+    cluster: dict[str, Any] = {"version": "1.36", "endpoint": "https://a"}
+    facts = ClusterFacts(
+        Answering(describe_cluster=lambda: {"cluster": cluster}), Options(cluster_name=CLUSTER)
+    )
+    assert not (await facts.get()).service_cidr
+    cluster["kubernetesNetworkConfig"] = {"serviceIpv4Cidr": "10.100.0.0/16"}
+    await facts.refresh()
+    assert (await facts.get()).service_cidr == "10.100.0.0/16"
+
+
 # Placement groups and subnets.
 
 GROUP = PlacementGroupSelector(name="together")

@@ -26,8 +26,12 @@ class Instance:
     price: float
     """What it costs on demand, whatever is paid: by it capacity is compared."""
 
+    node: str = ""
+    """The name of its node, once it has joined."""
+
     foreign: bool = False
     touched: bool = False
+    """Whether somebody has laid hands on it: then pods are lost whatever the controller does."""
 
     @property
     def lives(self) -> bool:
@@ -143,6 +147,7 @@ class Auditor:
     _needs: list[tuple[float, float]] = field(default_factory=list)
     _foreign: Sequence[object] | None = None
     _is_wasteful: bool = False
+    _lived: frozenset[str] = frozenset()
 
     def find(self, finding: str) -> None:
         """Note what must not be; once."""
@@ -154,6 +159,12 @@ class Auditor:
         self._launches(view)
         self._spending(view)
         self._strangers(view)
+        self._endings(view)
+
+    def evicted(self, app: str, serving: int, needed: int) -> None:
+        """Look at what an eviction has left of an app whose disruption budget needs so many."""
+        if serving < needed:
+            self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
 
     def _launches(self, view: View) -> None:
         living = {i.id: i for i in view.instances if i.lives}
@@ -184,6 +195,21 @@ class Auditor:
             self._foreign = foreign
         elif foreign != self._foreign:
             self.find("something foreign was touched")
+
+    def _endings(self, view: View) -> None:
+        """No machine may end beneath pods that have not been told to go."""
+        for instance in view.instances:
+            if instance.lives or instance.touched or instance.id not in self._lived:
+                continue
+            cut_off = [
+                pod["metadata"]["name"]
+                for pod in view.pods
+                if pod["spec"].get("nodeName") == instance.node
+                and "deletionTimestamp" not in pod["metadata"]
+            ]
+            if cut_off:
+                self.find(f"instance {instance.id} was ended beneath {', '.join(cut_off)}")
+        self._lived = frozenset(i.id for i in view.instances if i.lives and not i.foreign)
 
 
 def wasted(view: View, machines: Sequence[Machine]) -> list[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 from controller.apis import kinds
@@ -93,6 +94,9 @@ class Run:
         self.surroundings = Surroundings(
             self.api, self.region, random.Random(f"{seed}/cluster"), workloads
         )
+        if seed % 2:  # the bundle makes the role's profile; where it did not, the controller does
+            owned = {"Key": f"kubernetes.io/cluster/{CLUSTER}", "Value": "owned"}
+            self.region.add_profile(ROLE, path="/", tags=[owned], roles=[ROLE])
         self.controllers = Controllers(self.api, self.region, self, seed)
         self.scene = Scene(self.api, self.region, self.surroundings, self.controllers, self.chance)
         self.auditor = Auditor(MACHINES)
@@ -105,8 +109,13 @@ class Run:
             await self.fault.before(call)
 
     async def after(self, call: Call) -> None:
+        if call.verb == "evict":
+            self._count(call.name)
         if self.fault_is_on:
             await self.fault.after(call)
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        return self.fault.answer(call, answer) if self.fault_is_on else answer
 
     def delay(self, process: Process) -> float:
         return self.fault.delay() if self.fault_is_on else 0.0
@@ -122,6 +131,14 @@ class Run:
             self.auditor.find(f"{call.verb} {call.kind} by one who does not hold the Lease")
         if (call.verb, call.kind) == ("delete", "Pod"):
             self.auditor.find("a pod was deleted rather than evicted")
+
+    def _count(self, evicted: str) -> None:
+        """Look whether an eviction has left a workload as many pods as its budget says."""
+        workload = next(w for w in self.surroundings.workloads if evicted.startswith(w.name))
+        if workload.max_unavailable is None:
+            return
+        serving = sum(1 for _ in self.surroundings.healthy(workload.name))
+        self.auditor.evicted(workload.name, serving, workload.replicas - workload.max_unavailable)
 
     # The course of a run.
 
@@ -210,6 +227,9 @@ class Run:
                 self.auditor.find(f"{kind.name} {body['metadata']['name']} cannot go")
         for name in self.region.templates:
             self.auditor.find(f"launch template {name} is left")
+        for name in self.region.profiles:
+            if name != ROLE:
+                self.auditor.find(f"instance profile {name} is left")
 
     def _view(self) -> View:
         now = self._loop.time()
@@ -226,6 +246,7 @@ class Run:
                     state=m.state(now),
                     claim=m.tags.get("karpenter.sh/nodeclaim", ""),
                     price=prices[m.type],
+                    node=m.hostname,
                     foreign="foreign" in m.tags,
                     touched=m.touched_by_hand,
                 )
@@ -358,7 +379,7 @@ def _forget(loop: ProcessLoop) -> None:
     try:
         for task in asyncio.all_tasks(loop):
             with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         loop.close()
         gc.collect()
     finally:

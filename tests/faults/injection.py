@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +31,40 @@ from tests.faults.wires import Call
 
 Phase = Literal["launch", "replacement", "consolidation", "termination"]
 PHASES: tuple[Phase, ...] = ("launch", "replacement", "consolidation", "termination")
+
+Step = tuple[str, str]
+"""A call that acts: its verb and its kind, or its operation and its service."""
+
+LAUNCH_STEPS: tuple[Step, ...] = (
+    ("create", "NodeClaim"),
+    ("create_launch_template", "ec2"),
+    ("create_fleet", "ec2"),
+    ("patch", "NodeClaim"),
+    ("patch/status", "NodeClaim"),
+    ("patch/status", "Pod"),
+    ("patch", "Node"),
+    ("create_tags", "ec2"),
+)
+REPLACEMENT_STEPS: tuple[Step, ...] = (
+    ("patch", "Node"),
+    ("patch/status", "NodeClaim"),
+    ("create", "NodeClaim"),
+    ("create", "Disruption"),
+    ("patch/status", "Disruption"),
+    ("create_fleet", "ec2"),
+    ("delete", "NodeClaim"),
+    ("evict", "Pod"),
+)
+TERMINATION_STEPS: tuple[Step, ...] = (
+    ("delete", "NodeClaim"),
+    ("delete", "Node"),
+    ("patch/status", "NodeClaim"),
+    ("evict", "Pod"),
+    ("terminate_instances", "ec2"),
+    ("patch", "Node"),
+    ("patch", "NodeClaim"),
+    ("patch/status", "NodePool"),
+)
 
 
 @dataclass(slots=True)
@@ -65,12 +100,16 @@ class Fault:
     async def after(self, call: Call) -> None:
         """Strike when a call has had its effect."""
 
+    def answer(self, call: Call, answer: Any) -> Any:
+        """Return what is heard of what AWS answers."""
+        return answer
+
     def delay(self) -> float:
         """Return how late a watch tells what it tells."""
         return 0.0
 
     async def rage(self, scene: Scene) -> None:
-        """Do what is done by itself, until cancelled."""
+        """Do what is done by itself, until cancelled; called anew in each phase."""
 
     def end(self, scene: Scene) -> None:
         """Put right what would never come right by itself."""
@@ -80,32 +119,36 @@ class Fault:
 
 
 class Kill(Fault):
-    """The active controller is killed at its n-th call, again and again.
+    """The active controller is killed at one step of its work, again and again.
 
-    Before the call has its effect in runs with an even number, after it in the others.
+    Runs take the steps in turn: the call has had no effect yet in those with an even number, and
+    has had it in the others.
     """
 
     most = 5
 
-    def __init__(self, chance: random.Random, number: int, *phases: Phase) -> None:
+    def __init__(
+        self, chance: random.Random, number: int, steps: Sequence[Step], *phases: Phase
+    ) -> None:
         super().__init__(chance, number)
         self.phases = phases
-        self.step = 1 + number // 2
+        self.step = steps[number // 2 % len(steps)]
         self.kills = self._calls = 0
 
     async def before(self, call: Call) -> None:
-        if not call.acts:
+        if (call.verb, call.kind) != self.step:
             return
         self._calls += 1
         if self.number % 2 == 0:
             await self._strike(call)
 
     async def after(self, call: Call) -> None:
-        if call.acts and self.number % 2:
+        if (call.verb, call.kind) == self.step and self.number % 2:
             await self._strike(call)
 
     async def _strike(self, call: Call) -> None:
-        if self._calls >= self.step and self.kills < self.most:
+        # The first time, the second time after that, and so on.
+        if self._calls > self.kills and self.kills < self.most:
             self._calls = 0
             self.kills += 1
             call.process.kill()
@@ -146,6 +189,39 @@ class WatchesCut(Fault):
         while True:
             await self._now_and_then(1, 15)
             scene.api.break_watches()
+
+
+class ApiRestart(Fault):
+    """The API server is away for a while: no call is answered, no watch survives it."""
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        super().__init__(chance, number)
+        self._back_at = 0.0
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(10, 40)
+            away = self.chance.uniform(3, 25)
+            self._back_at = asyncio.get_running_loop().time() + away
+            await asyncio.sleep(away)
+            scene.api.break_watches()
+
+    async def before(self, call: Call) -> None:
+        self._refuse(call)
+
+    async def after(self, call: Call) -> None:
+        self._refuse(call)  # it went with the answer
+
+    def delay(self) -> float:
+        return max(self._back_at - asyncio.get_running_loop().time(), 0.0)
+
+    def end(self, scene: Scene) -> None:
+        self._back_at = 0.0
+        scene.api.break_watches()
+
+    def _refuse(self, call: Call) -> None:
+        if call.system == "kubernetes" and self.delay():
+            raise UnavailableError(f"{call.verb} {call.kind}: connection refused", status=0)
 
 
 class WatchesLate(Fault):
@@ -189,6 +265,51 @@ class LostAnswer(Fault):
     async def after(self, call: Call) -> None:
         if call.system == self.system and call.writes and self.chance.random() < 0.3:
             raise self.error(call)
+
+
+class Malformed(Fault):
+    """Some answers of AWS cannot be read, or lack a part; what was asked for has been done."""
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        if call.system != "aws" or self.chance.random() >= 0.3:
+            return answer
+        if self.chance.random() < 0.3:
+            raise _unreachable(call)  # what is no XML or JSON at all is no answer
+        damaged = copy.deepcopy(answer)
+        places = [*_members(damaged)]
+        if not places:
+            return damaged
+        holder, name = self.chance.choice(places)
+        del holder[name]
+        return damaged
+
+
+def _members(answer: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield every member of every structure in an answer: the structure, and its name there."""
+    if isinstance(answer, list):
+        for each in answer:
+            yield from _members(each)
+    elif isinstance(answer, dict):
+        for name, value in answer.items():
+            yield answer, name
+            yield from _members(value)
+
+
+class Unauthorized(Fault):
+    """One operation of AWS is forbidden, another one in each phase."""
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        super().__init__(chance, number)
+        self._turn = number * len(PHASES)
+        self.operation = ""
+
+    async def rage(self, scene: Scene) -> None:
+        self.operation = OPERATIONS[self._turn % len(OPERATIONS)]
+        self._turn += 1
+
+    async def before(self, call: Call) -> None:
+        if call.verb == self.operation:
+            raise refusal("UnauthorizedOperation", call.verb, "injected")
 
 
 class Slow(Fault):
@@ -373,6 +494,11 @@ class Mix(Fault):
         for part in self.parts:
             await part.after(call)
 
+    def answer(self, call: Call, answer: Any) -> Any:
+        for part in self.parts:
+            answer = part.answer(call, answer)
+        return answer
+
     def delay(self) -> float:
         return max(part.delay() for part in self.parts)
 
@@ -423,7 +549,7 @@ def _webhook(chance: random.Random, number: int) -> Fault:
     )  # fmt: skip
 
 
-_OPERATIONS = (
+OPERATIONS = (
     "create_fleet",
     "terminate_instances",
     "describe_instances",
@@ -437,15 +563,20 @@ _OPERATIONS = (
     "delete_message_batch",
     "get_instance_profile",
     "describe_cluster",
+    "delete_launch_template",
+    "describe_instance_type_offerings",
+    "describe_security_groups",
+    "describe_spot_price_history",
+    "get_products",
+    "create_instance_profile",
+    "describe_images",
+    "add_role_to_instance_profile",
+    "describe_instance_status",
+    "get_queue_url",
+    "remove_role_from_instance_profile",
+    "list_instance_profiles",
+    "delete_instance_profile",
 )
-
-
-def _unauthorized(chance: random.Random, number: int) -> Fault:
-    operation = _OPERATIONS[number % len(_OPERATIONS)]
-    return Refusal(
-        chance, number, "aws", _aws("UnauthorizedOperation"), share=1.0,
-        concerns=lambda call: call.verb == operation,
-    )  # fmt: skip
 
 
 def _quota(chance: random.Random, number: int) -> Fault:
@@ -459,9 +590,9 @@ def _quota(chance: random.Random, number: int) -> Fault:
 
 
 KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
-    "kill-launch": lambda c, n: Kill(c, n, "launch"),
-    "kill-replacement": lambda c, n: Kill(c, n, "replacement"),
-    "kill-termination": lambda c, n: Kill(c, n, "consolidation", "termination"),
+    "kill-launch": lambda c, n: Kill(c, n, LAUNCH_STEPS, "launch"),
+    "kill-replacement": lambda c, n: Kill(c, n, REPLACEMENT_STEPS, "replacement"),
+    "kill-termination": lambda c, n: Kill(c, n, TERMINATION_STEPS, "consolidation", "termination"),
     "leader-change": LeaderChange,
     "paused-leader": PausedLeader,
     "watches-cut": WatchesCut,
@@ -473,14 +604,16 @@ KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "api-failing": lambda c, n: Refusal(c, n, "kubernetes", _api(UnavailableError, 500)),
     "api-lost-answer": lambda c, n: LostAnswer(c, n, "kubernetes", _api(UnavailableError, 0)),
     "api-slow": lambda c, n: Slow(c, n, "kubernetes", (0.5, 15.0)),
+    "api-restart": ApiRestart,
     "webhook": _webhook,
     "cloud-throttled": lambda c, n: Refusal(c, n, "aws", _throttled, share=0.5),
     "cloud-exhausted": Exhausted,
     "cloud-quota": _quota,
-    "cloud-unauthorized": _unauthorized,
+    "cloud-unauthorized": Unauthorized,
     "cloud-failing": lambda c, n: Refusal(c, n, "aws", _aws("InternalError")),
     "cloud-lost-answer": lambda c, n: LostAnswer(c, n, "aws", _unreachable),
     "cloud-slow": lambda c, n: Slow(c, n, "aws", (2.0, 60.0)),
+    "cloud-malformed": Malformed,
     "never-join": lambda c, n: Joins(c, n, "never"),
     "late-join": lambda c, n: Joins(c, n, "late"),
     "wrong-labels": lambda c, n: Joins(c, n, "wrong"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -106,6 +106,7 @@ class Region:
     chance: random.Random
     machines: dict[str, Machine] = field(default_factory=dict)
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     closed: set[tuple[str, str]] = field(default_factory=set)
     """Instance type and capacity type of which there are none now; `*` is every one."""
@@ -137,6 +138,18 @@ class Region:
         )
         self.machines[machine.id] = machine
         return machine
+
+    def add_profile(
+        self, name: str, *, path: str, tags: Sequence[Mapping[str, str]], roles: Sequence[str]
+    ) -> None:
+        """Put an instance profile into IAM."""
+        self.profiles[name] = {
+            "InstanceProfileName": name,
+            "Path": path,
+            "Tags": list(tags),
+            "Roles": [{"RoleName": role} for role in roles],
+            "CreateDate": self.epoch + timedelta(seconds=self.now()),
+        }
 
     def tell(self, machine_id: str, state: str) -> None:
         """Put what EventBridge says of an instance's state into the queue."""
@@ -252,18 +265,45 @@ class Region:
         ]
 
     def get_instance_profile(self, parameters: Mapping[str, Any]) -> Any:
-        if parameters["InstanceProfileName"] != ROLE:
-            raise refusal("NoSuchEntity", "get_instance_profile")
-        return {
-            "InstanceProfile": {
-                "InstanceProfileName": ROLE,
-                "Tags": [{"Key": f"kubernetes.io/cluster/{CLUSTER}", "Value": "owned"}],
-                "Roles": [{"RoleName": ROLE}],
-            }
-        }
+        return {"InstanceProfile": self._profile(parameters)}
 
-    def list_instance_profiles(self, _: Mapping[str, Any]) -> Any:
-        return []
+    def list_instance_profiles(self, parameters: Mapping[str, Any]) -> Any:
+        return [
+            {name: value for name, value in profile.items() if name != "Tags"}
+            for profile in self.profiles.values()
+            if profile["Path"].startswith(parameters["PathPrefix"])
+        ]
+
+    def create_instance_profile(self, parameters: Mapping[str, Any]) -> Any:
+        name = parameters["InstanceProfileName"]
+        if name in self.profiles:
+            raise refusal("EntityAlreadyExists", "create_instance_profile")
+        self.add_profile(name, path=parameters["Path"], tags=parameters["Tags"], roles=())
+        return {"InstanceProfile": self.profiles[name]}
+
+    def add_role_to_instance_profile(self, parameters: Mapping[str, Any]) -> Any:
+        profile = self._profile(parameters)
+        if profile["Roles"]:
+            raise refusal("LimitExceeded", "add_role_to_instance_profile")
+        profile["Roles"] = [{"RoleName": parameters["RoleName"]}]
+        return {}
+
+    def remove_role_from_instance_profile(self, parameters: Mapping[str, Any]) -> Any:
+        self._profile(parameters)["Roles"] = []
+        return {}
+
+    def delete_instance_profile(self, parameters: Mapping[str, Any]) -> Any:
+        profile = self._profile(parameters)
+        if profile["Roles"]:
+            raise refusal("DeleteConflict", "delete_instance_profile")
+        del self.profiles[profile["InstanceProfileName"]]
+        return {}
+
+    def _profile(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        name = parameters["InstanceProfileName"]
+        if name not in self.profiles:
+            raise refusal("NoSuchEntity", name)
+        return self.profiles[name]
 
     def describe_instance_status(self, _: Mapping[str, Any]) -> Any:
         return []

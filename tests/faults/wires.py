@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from controller.apis.kinds import POD, Kind, T
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change, Patch
+from controller.aws import answers
 from controller.aws.errors import UnreachableError
 from tests.faults.processes import Process
 from tests.faults.region import NAME, Region
@@ -52,6 +53,9 @@ class Strikes(Protocol):
 
     async def after(self, call: Call) -> None:
         """Strike when it has had its effect, and before the answer comes."""
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        """Return what is heard of what AWS answers."""
 
     def delay(self, process: Process) -> float:
         """Return by how many seconds what a watch tells comes late."""
@@ -226,5 +230,7 @@ class AwsWire:
         await self._strikes.before(call)
         answer = await self._to.answer(operation, parameters)
         await self._strikes.after(call)
+        answer = self._strikes.answer(call, answer)
+        answers.check(operation, answer)
         await asyncio.sleep(self._chance.uniform(*AWS_SECONDS))
         return answer
