@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.apis import labels
@@ -32,13 +32,31 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     `eventual`: pods do not protect a node whose claim has a termination grace period, which
     ends them anyway.
     """
+    budgets = problem.snapshot.pod_disruption_budgets
+    admitted: list[Candidate] = []
+    blocked: dict[str, str] = {}
+    for state, candidate in _ours(problem):
+        forced = eventual and candidate.claim.spec.termination_grace_period is not None
+        obstacle = _node_obstacle(state, problem) or (
+            None if forced else _pod_obstacle(candidate.pods, budgets, problem)
+        )
+        if obstacle is not None:
+            blocked[candidate.name] = obstacle
+        else:
+            admitted.append(candidate)
+    return Candidates(tuple(admitted), blocked)
+
+
+def standing(problem: DisruptionProblem) -> Mapping[str, Candidate]:
+    """Return by name the nodes that are ours and not on their way out, whatever forbids that."""
+    return {candidate.name: candidate for _, candidate in _ours(problem)}
+
+
+def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
     pods_by_node: dict[str, list[Pod]] = {}
     for pod in problem.snapshot.pods:
         pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
-    budgets = problem.snapshot.pod_disruption_budgets
     types = _types_by_name(problem)
-    admitted: list[Candidate] = []
-    blocked: dict[str, str] = {}
     for state in problem.snapshot.nodes:
         pool = problem.node_pools.get(state.node_pool)
         if not state.initialized or state.deleting or state.node is None or state.claim is None:
@@ -46,18 +64,11 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
         if pool is None:
             continue
         pods = tuple(pods_by_node.get(state.name, ()))
-        forced = eventual and state.claim.spec.termination_grace_period is not None
-        obstacle = _node_obstacle(state, problem) or (
-            None if forced else _pod_obstacle(pods, budgets, problem)
-        )
-        if obstacle is not None:
-            blocked[state.name] = obstacle
-            continue
         price = _price(types, state)
-        admitted.append(
-            Candidate(state.node, state.claim, pool, pods, price=price, buffered=state.buffered)
+        yield (
+            state,
+            Candidate(state.node, state.claim, pool, pods, price=price, buffered=state.buffered),
         )
-    return Candidates(tuple(admitted), blocked)
 
 
 def cost(problem: DisruptionProblem) -> float:

@@ -8,8 +8,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal
 
-from controller.apis import labels
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis import conditions, labels
+from controller.apis.nodeclaim import DISRUPTION_REASON, NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node
 from controller.apis.pods import Pod
@@ -59,6 +59,11 @@ class Candidate:
     def is_spot(self) -> bool:
         """Whether it is a spot instance."""
         return self.node.metadata.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it has been chosen to go."""
+        return conditions.is_true(self.claim.status.conditions, DISRUPTION_REASON)
 
     @cached_property
     def moving(self) -> tuple[Pod, ...]:

@@ -13,7 +13,7 @@ from controller.apis.disruption import (
 )
 from controller.apis.pods import Pod
 from controller.disruption import candidates
-from controller.disruption.commands import Command, Reason
+from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode
@@ -72,17 +72,42 @@ def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str
     """Return the command that a spec was written of, its nodes as they are now; or why there is
     none any more.
     """
-    reason = next((known for known in Reason if known.value == spec.reason), None)
+    reason = _reason(spec)
     if reason is None:
         return f"its reason {spec.reason} is none that is known"
     survey = candidates.survey(problem, eventual=reason is Reason.DRIFTED)
     here = {candidate.name: candidate for candidate in survey.admitted}
-    for node, claim in zip(spec.nodes, spec.node_claims, strict=False):
+    for node, claim in _named(spec):
         if node not in here or here[node].claim.metadata.name != claim:
             return f"node {node}: {survey.blocked.get(node, 'it has gone, or is on its way out')}"
+    return _command(spec, reason, [here[name] for name in spec.nodes])
+
+
+def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
+    """Return what is left of a command that somebody has begun: its nodes that are marked and not
+    yet on their way out. What was made in their place counts now, whatever else has changed.
+    """
+    reason, here = _reason(spec), candidates.standing(problem)
+    left = [
+        here[node]
+        for node, claim in _named(spec)
+        if node in here and here[node].claim.metadata.name == claim and here[node].is_marked
+    ]
+    return _command(spec, reason, left) if reason is not None and left else None
+
+
+def _reason(spec: DisruptionSpec) -> Reason | None:
+    return next((known for known in Reason if known.value == spec.reason), None)
+
+
+def _named(spec: DisruptionSpec) -> Iterable[tuple[str, str]]:
+    return zip(spec.nodes, spec.node_claims, strict=False)
+
+
+def _command(spec: DisruptionSpec, reason: Reason, nodes: Iterable[Candidate]) -> Command:
     return Command(
         reason,
-        tuple(here[name] for name in spec.nodes),
+        tuple(nodes),
         replacements=tuple(
             NewNode(
                 node_pool=new.node_pool,

@@ -23,7 +23,7 @@ from controller.apis.nodeclaim import (
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Requirement
-from controller.apiserver.errors import ForbiddenError
+from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
 from controller.disruption.problem import DisruptionSettings
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
@@ -171,6 +171,15 @@ def oversized() -> ConsolidationScenario:
     """A large node runs one pod, for which a small one would do."""
     scenario = ConsolidationScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
+    return scenario
+
+
+def unrecorded(**disruption: object) -> ConsolidationScenario:
+    """A cluster that does not know the kind Disruption, in which decisions are written down."""
+    scenario = ConsolidationScenario(**disruption)
+    unknown = NotFoundError("the server could not find the requested resource", status=404)
+    for verb in ("list", "create"):
+        scenario.world.api.refuse(verb, unknown, kind=kinds.DISRUPTION, times=100)
     return scenario
 
 
@@ -424,8 +433,37 @@ async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None
     assert not scenario.leaves("new")
 
 
-async def test_a_new_leader_takes_back_what_the_last_one_had_begun() -> None:
+async def test_a_new_leader_goes_on_with_what_the_last_one_had_begun() -> None:
     scenario = oversized()
+    heir = await replaced(scenario)
+
+    scenario.change_leader(SameProcess(DisruptionSettings(eviction_price=1e6)))
+    await scenario.work(5)
+    assert scenario.leaves("big")
+    assert scenario.going() == []
+    scenario.make_ready(scenario.made()[0])
+    await scenario.work(2)
+
+    assert scenario.going() == ["big"]
+    assert [claim.metadata.uid for claim in scenario.made()] == [heir.metadata.uid]
+
+
+async def test_a_new_leader_asks_again_when_the_book_of_decisions_cannot_be_read() -> None:
+    scenario = oversized()
+    await replaced(scenario)
+    away = UnavailableError("connection refused", status=0)
+    scenario.world.api.refuse("list", away, kind=kinds.DISRUPTION, times=2)
+
+    scenario.change_leader()
+    await scenario.work(5)
+
+    assert scenario.leaves("big")
+    assert len(scenario.made()) == 1
+
+
+async def test_a_new_leader_takes_back_what_the_last_one_had_not_written_down() -> None:
+    scenario = unrecorded()
+    scenario.add("big", "m5.4xlarge", pods=1)
     await replaced(scenario)
 
     scenario.change_leader(SameProcess(DisruptionSettings(eviction_price=1e6)))
@@ -464,7 +502,7 @@ async def test_what_was_made_for_nothing_stays_when_others_need_it() -> None:
 
 
 async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
-    scenario = ConsolidationScenario(consolidateAfter="Never")
+    scenario = unrecorded(consolidateAfter="Never")
     scenario.add("old", "c5.large", pods=1, drifted=True)
     await scenario.work(1)
     (heir,) = scenario.made()

@@ -122,14 +122,31 @@ async def test_a_decision_that_came_to_nothing_says_why() -> None:
     assert scenario.counted("joiner_ledger_decisions", outcome="failed") == 1
 
 
-async def test_what_a_dead_leader_had_begun_is_closed_by_the_next() -> None:
+async def test_what_a_dead_leader_had_begun_is_ended_by_the_next() -> None:
     scenario = ConsolidationScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
     await scenario.work(VALIDATION + 2)
-    assert scenario.made()
+    (heir,) = scenario.made()
 
-    scenario.disruptor = make_disruptor(scenario.world, scenario.judge)
-    await scenario.disruptor.orchestrator.ledger.run_once()
+    scenario.change_leader()
+    await scenario.work(2)
+    scenario.make_ready(heir)
+    await scenario.work(2)
+
+    (record,) = scenario.world.api.objects(kinds.DISRUPTION)
+    assert record.status.state == "Done"
+
+
+async def test_what_a_dead_leader_had_begun_in_vain_is_closed_by_the_next() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(VALIDATION + 2)
+    (heir,) = scenario.made()
+
+    await scenario.lose(heir)
+    scenario.change_leader()
+    await scenario.work(1)
 
     (record,) = scenario.world.api.objects(kinds.DISRUPTION)
     assert record.status.state == "Failed"
+    assert not scenario.is_marked("big")

@@ -18,7 +18,7 @@ from controller.apis.disruption import Balance, Disruption, DisruptionSpec, Disr
 from controller.apis.kinds import DISRUPTION, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import NodeClaim
-from controller.apiserver.errors import ApiError, NotFoundError
+from controller.apiserver.errors import ApiError, ForbiddenError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import ledger
@@ -59,6 +59,7 @@ class Ledger:
     _records: dict[str, Disruption] = field(default_factory=dict)
     _balance: Balance = field(default_factory=Balance)
     _is_read: bool = False
+    _left_behind: list[Disruption] = field(default_factory=list)
     _silent_until: datetime | None = None
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -188,7 +189,8 @@ class Ledger:
             try:
                 records = await self.api.list(DISRUPTION)
             except ApiError as error:
-                self._silent_until = self.clock() + NOT_SERVED
+                if isinstance(error, NotFoundError | ForbiddenError):
+                    self._silent_until = self.clock() + NOT_SERVED
                 self._tell(error)
                 return False
             self._records = {record.metadata.name: record for record in records}
@@ -197,13 +199,20 @@ class Ledger:
             ]
             self._balance = max(balances, key=lambda balance: balance.sequence, default=Balance())
             self._is_read = True
+            self._left_behind = [record for record in records if _is_left_behind(record)]
             self.metrics.ledger(self._balance)
-        for record in list(self._records.values()):
-            if record.status.state == "Underway":
-                await self._take_over(record)
         return True
 
-    async def _take_over(self, record: Disruption) -> None:
+    async def left_behind(self) -> list[Disruption] | None:
+        """Return, once, the decisions that an earlier leader had begun and not ended; None while
+        that cannot be told.
+        """
+        if not await self._opened():
+            return None if self._silent_until is None else []
+        left, self._left_behind = self._left_behind, []
+        return left
+
+    async def abandon(self, record: Disruption) -> None:
         """End a decision that an earlier leader had begun, by what became of its claims."""
         claims = [self.cluster.get(NODE_CLAIM, name) for name in record.spec.node_claims]
         stay = [claim for claim in claims if claim is not None and not claim.metadata.is_deleting]
@@ -321,6 +330,12 @@ def approval(record: Disruption) -> bool | None:
 
 def _waits(record: Disruption) -> bool:
     return record.status.state == "Proposed" and record.spec.mode == Mode.RECOMMEND.value
+
+
+def _is_left_behind(record: Disruption) -> bool:
+    """Whether a decision was being carried out, or was about to be."""
+    unbegun = record.status.state == "Proposed" and record.spec.mode == Mode.ACT.value
+    return unbegun or record.status.state == "Underway"
 
 
 def _kept_for(record: Disruption) -> timedelta:

@@ -74,17 +74,19 @@ class Disruptor:
     _steady: Steadiness = field(default_factory=Steadiness)
     _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _bound_at: datetime | None = None
+    _has_resumed: bool = False
 
     async def run_once(self) -> timedelta:
         """Look once; returns when to look again."""
         if not self.cluster.synced:
             return UNSYNCED
+        if not self._has_resumed:
+            self._has_resumed = await self.orchestrator.resume(await self._look())
+            if not self._has_resumed:
+                return RETRY
         await self.orchestrator.mend()
-        problem = await picture.problem(
-            self.cloud, self.cluster, now=self.clock(), is_stopped=self.trials.is_stopped
-        )
         problem = replace(
-            problem,
+            await self._look(),
             resting=self.orchestrator.resting,
             awaiting=self.orchestrator.awaiting,
             kept=self.orchestrator.kept,
@@ -99,6 +101,11 @@ class Disruptor:
             else:
                 await adviser.forget(f"no NodePool is in the mode {mode.value}")
         return wait
+
+    async def _look(self) -> DisruptionProblem:
+        return await picture.problem(
+            self.cloud, self.cluster, now=self.clock(), is_stopped=self.trials.is_stopped
+        )
 
     async def _act(self, problem: DisruptionProblem) -> timedelta:
         survey = candidates.survey(problem)

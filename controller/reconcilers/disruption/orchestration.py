@@ -4,9 +4,10 @@ cannot be done.
 A node on its way out is marked before its claim is deleted: by a taint, so that no pod comes,
 and by a condition of its claim that says why. What comes in its place is made next, and only
 when that is ready for pods does the claim go. A mark counts only while its command is under
-way here. Whoever bears one otherwise (its writing was cut off, its claim could not be deleted,
-the controller that wrote it has died) loses it, and what loses it is looked for in every
-round. So no mark outlives its reason, whichever write failed.
+way here: one that was begun here, or that an earlier leader has written down. Whoever bears one
+otherwise (its writing was cut off, its claim could not be deleted, the controller that wrote it
+has died) loses it, and what loses it is looked for in every round. So no mark outlives its
+reason, whichever write failed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controller.apis import conditions, labels
+from controller.apis.disruption import Disruption
 from controller.apis.kinds import NODE, NODE_CLAIM, POD
 from controller.apis.meta import to_wire
 from controller.apis.nodeclaim import DISRUPTION_REASON, INITIALIZED, REGISTERED, NodeClaim
@@ -33,6 +35,8 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate, Command
 from controller.disruption.pods import DISRUPTED
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.proposals import rest_of
 from controller.disruption.rollout import since
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.bookkeeping import Ledger
@@ -189,6 +193,39 @@ class Orchestrator:
         self._underway.append(underway)
         await self.advance()
         return bool(marked)
+
+    async def resume(self, problem: DisruptionProblem) -> bool:
+        """Go on with what an earlier leader had begun: what it made in the place of nodes must not
+        be made again. Returns whether that is known.
+        """
+        records = await self.ledger.left_behind()
+        for record in records or ():
+            underway = self._taken_over(record, problem)
+            if underway is None:
+                await self.ledger.abandon(record)
+                continue
+            command = underway.command
+            log.info("going on with the disruption of nodes", extra=told(command))
+            self.cluster.mark_for_deletion(*(c.claim.metadata.name for c in command.candidates))
+            for name, pods in self._expected(underway):
+                self.writer.expect(name, pods, UNDISTURBED)
+            self._underway.append(underway)
+        return records is not None
+
+    def _taken_over(self, record: Disruption, problem: DisruptionProblem) -> Underway | None:
+        """Return a decision as what is left to be done; None when its heirs are not all there."""
+        command = rest_of(record.spec, problem)
+        made = [self.cluster.get(NODE_CLAIM, name) for name in record.status.replacements]
+        heirs = [heir for heir in made if heir is not None and not heir.metadata.is_deleting]
+        if command is None or len(heirs) < len(command.replacements):
+            return None
+        return Underway(
+            command=command,
+            since=record.status.begun_at or self.clock(),
+            left=list(command.candidates),
+            heirs=tuple(heirs),
+            record=record.metadata.name,
+        )
 
     async def advance(self) -> None:
         """Take every command that is under way as far as it can go now."""
