@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 import time
 
@@ -32,8 +31,6 @@ def parse_seeds(text: str) -> list[int]:
 
 def main() -> int:
     """Play the runs and tell what was found."""
-    # One thread for each process: as many run as there are cores.
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description=__doc__,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from unittest.mock import patch
 
 from tests.faults.campaign import Outcome, play
 from tests.faults.injection import KINDS
 
 RUNS_PER_PROCESS = 25
 """A process that has killed many controllers is itself to be replaced."""
+
+ALIKE = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""The environment of those processes: sets have one order, so that a seed does the same again,
+and each process has one thread, as many run as there are cores.
+"""
 
 
 def kind_and_number(seed: int, only: str) -> tuple[str, int]:
@@ -25,8 +33,15 @@ def kind_and_number(seed: int, only: str) -> tuple[str, int]:
 def outcomes(seeds: Sequence[int], only: str, *, pods: int, jobs: int) -> Iterator[Outcome]:
     """Play the runs of these seeds, side by side; yield each when it is over."""
     runs = [(seed, *kind_and_number(seed, only), pods) for seed in seeds]
-    with get_context("spawn").Pool(jobs, _prepare, maxtasksperchild=RUNS_PER_PROCESS) as pool:
-        yield from pool.imap_unordered(_played, runs)
+    with (
+        patch.dict(os.environ, ALIKE),
+        ProcessPoolExecutor(
+            jobs, get_context("spawn"), _prepare, max_tasks_per_child=RUNS_PER_PROCESS
+        ) as pool,
+    ):
+        # A process that breaks down is told of, whatever it was playing.
+        for played in as_completed([pool.submit(_played, run) for run in runs]):
+            yield played.result()
 
 
 def _played(run: tuple[int, str, int, int]) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.faults import auditor
@@ -9,7 +11,7 @@ from tests.faults.auditor import Auditor, Instance, Machine, View
 from tests.faults.injection import KINDS
 from tests.faults.runs import kind_and_number, outcomes
 
-SEEDS = [1, 5, 19]
+SEEDS = [1, 5, 20]
 """Kills at launch, a paused leader, lost answers of AWS."""
 
 CLAIM = {"metadata": {"name": "a"}, "status": {"providerID": "aws:///z/i-1"}}
@@ -52,6 +54,24 @@ def test_the_auditor_finds_what_is_out_of_order(view: View, finding: str) -> Non
 def test_the_auditor_finds_nothing_where_all_is_in_order() -> None:
     view = make_view(claims=[CLAIM], nodes=[NODE], instances=[RUNNING])
     assert auditor.unsettled(view) == []
+
+
+def test_the_auditor_sees_a_machine_that_ends_beneath_its_pods() -> None:
+    watching = Auditor([Machine(1000, 1024, 1.0)])
+    pod = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": []}}
+    running = replace(RUNNING, node="n")
+    watching.look(make_view(pods=[pod], instances=[running]))
+    assert watching.findings == []
+    watching.look(make_view(pods=[pod], instances=[replace(running, state="shutting-down")]))
+    assert any("beneath p" in finding for finding in watching.findings)
+
+
+def test_the_auditor_sees_an_eviction_that_a_budget_forbids() -> None:
+    watching = Auditor([])
+    watching.evicted("web", serving=2, needed=2)
+    assert watching.findings == []
+    watching.evicted("web", serving=1, needed=2)
+    assert any("its budget needs 2" in finding for finding in watching.findings)
 
 
 def test_the_auditor_sees_a_second_instance_of_one_claim() -> None:

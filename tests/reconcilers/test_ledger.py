@@ -150,3 +150,16 @@ async def test_what_a_dead_leader_had_begun_in_vain_is_closed_by_the_next() -> N
     (record,) = scenario.world.api.objects(kinds.DISRUPTION)
     assert record.status.state == "Failed"
     assert not scenario.is_marked("big")
+
+
+async def test_a_decision_that_was_never_begun_is_closed() -> None:
+    scenario = LedgerScenario()
+    await scenario.decided()
+    record = scenario.record()
+    unbegun = msgspec.structs.replace(record.status, state="Proposed", ended_at=None)
+    scenario.world.seed(msgspec.structs.replace(record, status=unbegun))
+
+    scenario.change_leader()
+    await scenario.work(1)
+
+    assert scenario.record().status.ended_at is not None
