@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import itertools
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -112,6 +113,21 @@ class FakeApiServer:
         """
         return [*self._store(kind).values()]
 
+    def body(self, kind: Kind[Any], name: str, namespace: str = "") -> Body:
+        """Return the JSON of one object as it is stored; raises NotFoundError."""
+        return self._body(kind, (namespace, name))
+
+    @contextlib.contextmanager
+    def listening(self, kind: Kind[Any]) -> Iterator[asyncio.Queue[tuple[str, Body]]]:
+        """Have each change of a kind in a queue: what happened, and the JSON."""
+        queue: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
+        watchers = self._watchers.setdefault(kind, [])
+        watchers.append(queue)
+        try:
+            yield queue
+        finally:
+            watchers.remove(queue)
+
     def finish_pods(self, *names: str) -> None:
         """Let the kubelet finish terminating pods: those named `namespace/name`, or all."""
         for (namespace, name), body in list(self._store(kinds.POD).items()):
@@ -160,17 +176,12 @@ class FakeApiServer:
 
     async def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
         """List, then follow a kind for ever."""
-        queue: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
-        watchers = self._watchers.setdefault(kind, [])
-        watchers.append(queue)
-        try:
+        with self.listening(kind) as queue:
             while True:
                 for change in self._listing(kind, queue):
                     yield change
                 while (event := await queue.get())[0] != "RESET":
                     yield Change(event[0], _decoded(kind, event[1]))  # type: ignore[arg-type]
-        finally:
-            watchers.remove(queue)
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Create an object; a status that comes along is dropped, as the real server does."""

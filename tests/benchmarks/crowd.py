@@ -44,7 +44,7 @@ class Crowd:
         # Without it pods are refused.
         await until("the namespace has its service account", self._has_account)
         made = [self.kube.create("/api/v1/nodes", node(n)) for n in range(self.nodes)]
-        made += [self.kube.create(PODS, self._pod(n)) for n in range(self.pods)]
+        made += [self.kube.create(PODS, self.pod(n)) for n in range(self.pods)]
         await _few_at_once(made, say)
         await until("they all run", self._all_run, patience=60 + self.pods / SLOWEST)
 
@@ -56,7 +56,8 @@ class Crowd:
         accounts, _ = await self.kube.list(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")
         return bool(accounts)
 
-    def _pod(self, number: int) -> dict[str, Any]:
+    def pod(self, number: int) -> dict[str, Any]:
+        """Describe a pod that runs on one of the nodes."""
         on_each = -(-self.pods // self.nodes)
         request = {"cpu": f"{8000 // on_each}m", "memory": f"{32 * 1024 // on_each}Mi"}
         team = f"team-{number % 50}"

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import dataclasses
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,10 +45,10 @@ from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 from tests.aws.builders import CLUSTER, NOW, make_node_class, tag_network
+from tests.benchmarks.memory import pss
 from tests.reconcilers.world import CLASS, World, make_pool, make_running_pod, make_waiting_pod
 
 REGION = "us-west-2"
-MIB = 2**20
 SIZES = (("100m", "256Mi"), ("250m", "512Mi"), ("500m", "1Gi"), ("1", "2Gi"), ("500m", "4Gi"))
 PODS, NODES = 300, 40
 SETTLED = [
@@ -68,14 +66,6 @@ NARROW = (
     ("karpenter.k8s.aws/instance-category", ("t",)),
 )
 """What pools beyond the first require, one each, over and over; one asks for a share of a GPU."""
-
-
-def pss(pid: int) -> float:
-    """Return the memory of a process in MiB, each shared page divided by those who share it."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert match is not None
-    return int(match[1]) / 1024
 
 
 def pools_of(count: int) -> list[NodePool]:

@@ -1,9 +1,11 @@
-"""How much memory a controller holds, all of its processes together."""
+"""How much memory a controller holds, all of its processes together.
+
+Proportional memory (PSS): a page that several processes share is divided among them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,8 +14,6 @@ from pathlib import Path
 from testbed.processes import owned
 
 PAUSE_SECONDS = 0.2
-PAGE = os.sysconf("SC_PAGE_SIZE")
-MIB = 2**20
 
 Groups = Callable[[], Mapping[str, Sequence[int]]]
 """Answers which processes there are, by the replica they belong to."""
@@ -21,7 +21,7 @@ Groups = Callable[[], Mapping[str, Sequence[int]]]
 
 @dataclass(slots=True)
 class Meter:
-    """Looks at the resident memory of every replica, again and again; figures in MiB."""
+    """Looks at the memory of every replica, again and again; figures in MiB."""
 
     groups: Groups
     now: dict[str, float] = field(default_factory=dict)
@@ -35,19 +35,19 @@ class Meter:
 
     def look(self) -> dict[str, float]:
         """Look once; the largest replica is the one that acts."""
-        self.now = {
-            replica: sum(map(resident, pids)) / MIB for replica, pids in self.groups().items()
-        }
+        self.now = {replica: sum(map(pss, pids)) for replica, pids in self.groups().items()}
         for replica, mib in self.now.items():
             self.peak[replica] = max(mib, self.peak.get(replica, 0.0))
         return self.now
 
 
-def resident(pid: int) -> int:
-    """Return the resident bytes of a process, 0 when it is gone; shared pages count in each."""
-    with suppress(OSError, ValueError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    return 0
+def pss(pid: int) -> float:
+    """Return the proportional memory of a process in MiB, 0 when it is gone."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def families(directory: Path, command: str) -> dict[str, list[int]]:

@@ -4,8 +4,9 @@
 
 Prints a table and writes race.json. Each side is timed inside its own process from
 prepared types and pods to finished results, the median of the repetitions; `from
-nothing` is ours with the world read and the types encoded too. A side that has no answer
-within the limit is ended, and its row says so.
+nothing` is ours with the world read and the types encoded too. `first` is the answer that ours
+has where it is given no time to better it. A side that has no answer within the limit is ended,
+and its row says so.
 """
 
 from __future__ import annotations
@@ -55,11 +56,14 @@ class Outcome:
     karpenter_seconds: float | None
     joiner_seconds: float
     joiner_seconds_from_nothing: float
+    first_seconds: float
     karpenter_cost: float | None
     joiner_cost: float
+    first_cost: float
     lower_bound: float
     karpenter_placed: int | None
     joiner_placed: int
+    first_placed: int
     karpenter_mib: float | None
     joiner_mib: float
 
@@ -96,6 +100,7 @@ def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
     world = folder / "world.json"
     world.write_text(json.dumps(race.make()))
     ours = engines.joiner(world, repeat=repeat)
+    first = engines.joiner(world, repeat=repeat, first=True)
     theirs: engines.Answered | None = None
     with suppress(engines.TooSlowError):
         repeat = 1 if race.pods >= SLOW_PODS else repeat
@@ -108,11 +113,14 @@ def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
         karpenter_seconds=theirs.answer["seconds"] if theirs else None,
         joiner_seconds=ours.answer["seconds"],
         joiner_seconds_from_nothing=ours.answer["secondsFromNothing"],
+        first_seconds=first.answer["seconds"],
         karpenter_cost=theirs.answer["cost"] if theirs else None,
         joiner_cost=ours.answer["cost"],
+        first_cost=first.answer["cost"],
         lower_bound=engines.proven(world),
         karpenter_placed=_placed(theirs.answer) if theirs else None,
         joiner_placed=_placed(ours.answer),
+        first_placed=_placed(first.answer),
         karpenter_mib=theirs.peak_mib if theirs else None,
         joiner_mib=ours.peak_mib,
     )
@@ -131,14 +139,16 @@ def table(outcomes: list[Outcome]) -> Table:
     for column in (
         "world",
         "Karpenter s",
+        "first s",
         "Joiner s",
         "from nothing",
         "faster",
         "Karpenter $/h",
+        "first $/h",
         "Joiner $/h",
         "bound $/h",
         "× bound",
-        "placed K / J",
+        "placed K / first / J",
         "MiB K / J",
     ):
         drawn.add_column(column, justify="left" if column == "world" else "right")
@@ -146,14 +156,16 @@ def table(outcomes: list[Outcome]) -> Table:
         drawn.add_row(
             o.name,
             _or_not(o.karpenter_seconds, ".3f", instead=f"none in {o.limit:.0f} s"),
+            f"{o.first_seconds:.3f}",
             f"{o.joiner_seconds:.3f}",
             f"{o.joiner_seconds_from_nothing:.3f}",
             f"{_or_not(o.ratio, '.1f')} ×",
             _or_not(o.karpenter_cost, ".3f"),
+            f"{o.first_cost:.3f}",
             f"{o.joiner_cost:.3f}",
             f"{o.lower_bound:.3f}",
             f"{o.joiner_cost / o.lower_bound:.4f}" if o.lower_bound else "",
-            f"{_or_not(o.karpenter_placed, 'd')} / {o.joiner_placed}",
+            f"{_or_not(o.karpenter_placed, 'd')} / {o.first_placed} / {o.joiner_placed}",
             f"{_or_not(o.karpenter_mib, '.0f')} / {o.joiner_mib:.0f}",
         )
     return drawn

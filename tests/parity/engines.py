@@ -249,9 +249,10 @@ class Karpenter:
 SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")
 
 
-def joiner(world: Path, *, repeat: int = 1) -> Answered:
-    """Ask ours. Raises EngineFailedError."""
-    return _asked([*SOLVE, "--repeat", str(repeat), str(world)])
+def joiner(world: Path, *, repeat: int = 1, first: bool = False) -> Answered:
+    """Ask ours, for its first answer or for its best. Raises EngineFailedError."""
+    hurry = ["--time-limit", "0"] if first else []
+    return _asked([*SOLVE, "--repeat", str(repeat), *hurry, str(world)])
 
 
 def proven(world: Path) -> float:

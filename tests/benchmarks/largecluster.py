@@ -1,0 +1,206 @@
+"""A controller beside a large cluster: its start, its memory, and 1,000 pod events a second.
+
+    python -m tests.benchmarks.largecluster [--nodes 2000] [--pods 20000] [--rate 1000]
+
+The controller is the whole process with its solvers, with a cloud in memory of a few types (for
+the memory of a whole region's see `footprint`); Kubernetes is in memory too, over HTTP. Seconds to
+the first decision run from the start of the process until the first NodeClaim is asked for.
+Delays run from the moment an event is written until the mirror has it; a pause is how long the
+event loop came late, which on a busy machine is also the wait for a CPU. MiB are proportional
+memory (PSS) of all processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from controller.apis import kinds
+from controller.apis.meta import ObjectMeta
+from controller.apis.workloads import ReplicaSet, ScalableSpec
+from controller.apiserver.fake import FakeApiServer
+from testbed.environment import CHECKOUT
+from testbed.processes.ports import free_ports
+from tests.benchmarks import crowd
+from tests.benchmarks.apifront import Front, kubeconfig
+from tests.benchmarks.memory import pss
+from tests.benchmarks.observedreplica import SENT
+from tests.reconcilers.test_batchwindow import owned
+from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
+
+REST_SECONDS = 20.0
+"""How long everything rests before memory is read."""
+
+PATIENCE_SECONDS = 300.0
+TICKS = 20
+"""How often a second events are written."""
+
+LONGEST_REPORT = 2**26
+INSIDE = "from tests.benchmarks import observedreplica; observedreplica.run()"
+
+
+def filled(nodes: int, pods: int) -> FakeApiServer:
+    """Return a cluster of nodes full of pods, with one pod that waits for another node."""
+    api = FakeApiServer()
+    made = crowd.Crowd(None, nodes, pods)  # type: ignore[arg-type]
+    for number in range(nodes):
+        body = crowd.node(number)
+        body["status"]["conditions"] = [{"type": "Ready", "status": "True", "reason": "Kubelet"}]
+        api.store_json(kinds.NODE, body)
+    for number in range(pods):
+        body = made.pod(number)
+        body["metadata"]["namespace"] = crowd.NAMESPACE
+        body["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        api.store_json(kinds.POD, body)
+    replica_set = ReplicaSet(
+        metadata=ObjectMeta(name="web", namespace="default"), spec=ScalableSpec(replicas=1)
+    )
+    waiting = owned(make_waiting_pod("web-1"), kinds.REPLICA_SET)
+    api.seed(make_class(), make_pool(), replica_set, waiting)
+    return api
+
+
+async def stir(api: FakeApiServer, rate: int, seconds: int) -> int:
+    """Write so many events of running pods a second; return how many."""
+    running = [body for body in api.bodies(kinds.POD) if body["spec"].get("nodeName")]
+    bodies = itertools.cycle(running)
+    begin, written = time.monotonic(), 0
+    for tick in range(seconds * TICKS):
+        for body in itertools.islice(bodies, rate // TICKS):
+            marked = {**body["metadata"], "annotations": {SENT: str(time.monotonic())}}
+            api.store_json(kinds.POD, {**body, "metadata": marked})
+            written += 1
+        await asyncio.sleep(max(begin + (tick + 1) / TICKS - time.monotonic(), 0))
+    return written
+
+
+async def measure(nodes: int, pods: int, rate: int, seconds: int, work: Path) -> None:
+    """Print what a controller takes beside such a cluster."""
+    front = Front(filled(nodes, pods))
+    runner = web.AppRunner(front.application(), shutdown_timeout=1)
+    await runner.setup()
+    port, metrics, probes = free_ports(3)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    config = work / "kubeconfig"
+    _write(config, kubeconfig(f"http://127.0.0.1:{port}"))
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", INSIDE,
+        cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE, limit=LONGEST_REPORT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(CHECKOUT),
+            "OPENBLAS_NUM_THREADS": "1",
+            "KUBECONFIG": str(config),
+            "CLUSTER_NAME": "benchmark",
+            "BIND_ADDRESS": "127.0.0.1",
+            "METRICS_PORT": str(metrics),
+            "HEALTH_PROBE_PORT": str(probes),
+        },
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await front.created["nodeclaims"].wait()
+        first = time.monotonic() - began
+        await asyncio.sleep(REST_SECONDS)
+        rest = _family(process.pid)
+        await _reported(process)
+        events = await stir(front.api, rate, seconds)
+        await asyncio.sleep(1)
+        seen = await _reported(process)
+        stirred = _family(process.pid)
+        series = await _series(metrics)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+        await runner.cleanup()
+    _show(nodes, pods, first, rest, stirred, series, events, seen)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _show(
+    nodes: int, pods: int, first: float, rest: Sequence[float], stirred: Sequence[float],
+    series: int, events: int, seen: dict[str, Any],
+) -> None:  # fmt: skip
+    delays = sorted(seen["delays"]) or [0.0]
+    last = delays[int(len(delays) * 0.99)]
+    load = os.getloadavg()[0]
+    print(f"beside {nodes} nodes and {pods} pods, load average {load:.1f}")
+    print(f"  process start to first decision      {first:.1f} s")
+    print(f"  at rest                              {_together(rest)}")
+    print(f"  after the events                     {_together(stirred)}")
+    print(f"  metric series                        {series}")
+    print(f"  pod events taken in                  {len(delays)} of {events}")
+    print(
+        f"  from event to mirror                 median {statistics.median(delays) * 1000:.0f} ms, "
+        f"99 of 100 within {last * 1000:.0f} ms, at most {delays[-1] * 1000:.0f} ms"
+    )
+    print(
+        f"  longest pause of the event loop      {seen['pause'] * 1000:.0f} ms, "
+        f"of which it worked {seen['work'] * 1000:.0f} ms at most"
+    )
+
+
+def _together(each: Sequence[float]) -> str:
+    return f"{sum(each):.0f} MiB ({' + '.join(f'{mib:.0f}' for mib in each)})"
+
+
+def _family(pid: int) -> list[float]:
+    """Return the memory of a process and of its children, in MiB."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pss(each) for each in (pid, *map(int, children))]
+
+
+async def _reported(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    """Have the controller say what it has seen since it was last asked."""
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        report: dict[str, Any] = json.loads(await process.stdout.readline())
+    return report
+
+
+async def _series(port: int) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as page,
+    ):
+        lines = (await page.text()).splitlines()
+    return sum(not line.startswith("#") for line in lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=2_000)
+    parser.add_argument("--pods", type=int, default=20_000)
+    parser.add_argument("--rate", type=int, default=1_000, help="pod events a second")
+    parser.add_argument("--seconds", type=int, default=20, help="of events")
+    chosen = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="joiner-large-") as folder:
+        work = Path(folder)
+        asyncio.run(measure(chosen.nodes, chosen.pods, chosen.rate, chosen.seconds, work))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
