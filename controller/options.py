@@ -266,9 +266,9 @@ class Options:
     disruption_eviction_price: Annotated[
         Fraction,
         doc("""
-            $ that moving one ordinary pod costs: about two minutes of its share of a node, while
-            it starts anew. A node is consolidated only when that saves more than its moves cost; 0
-            counts savings alone, as Karpenter does.
+            $ that moving one ordinary pod costs: what one CPU costs on demand in some fifteen
+            minutes, for it starts anew. A node is consolidated only when that saves more than its
+            moves cost; 0 counts savings alone, as Karpenter does.
         """),
     ] = 0.01
 

@@ -23,6 +23,7 @@ from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
 from controller.disruption.costs import Lives, eviction_cost
+from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
 from controller.disruption.prices import capped
@@ -150,7 +151,7 @@ def _first_within(
     plans = [(search, planned) for search in searches for planned in search.plans()]
     plans.sort(key=lambda each: -each[1].gain)
     for search, planned in plans:
-        approved = search.within(planned, budgets)
+        approved = search.as_bound(search.within(planned, budgets))
         if approved:
             return search, planned.names, approved
     search, planned = next((each for each in plans if each[1].groups), plans[0])
@@ -300,15 +301,16 @@ class _Search:
         """
         if self._problem.settings.spot_to_spot:
             return np.isfinite(model.worth_new)
-        spot = [name in self._open and self._open[name].is_spot for name in model.names]
-        others = model.present[~np.array(spot, dtype=np.bool_)].any(axis=0)
+        others = model.present[~self._spot_nodes(model)].any(axis=0)
         buyable: Mask = others & np.isfinite(model.worth_new)
         return buyable
 
     def within(self, planned: _ConfirmedPlan, budgets: Budgets) -> list[Group]:
         """Return the groups of a plan that go now, the best first, as far as budgets let them."""
         ordered = [
-            candidate for group in planned.groups for candidate in sorted(group.leaving, key=_name)
+            candidate
+            for group in planned.groups
+            for candidate in sorted(group.leaving, key=self._dearness)
         ]
         going = _within(budgets, ordered)
         approved = []
@@ -345,6 +347,28 @@ class _Search:
                 return left
             left = there
 
+    def as_bound(self, approved: Sequence[Group]) -> list[Group]:
+        """Return so many of the best groups as save most once kube-scheduler has brought their
+        pods where it likes. Where savings alone count, pods go where they are planned.
+        """
+        if not self._problem.settings.eviction_price or len(self._open) > MANY_NODES:
+            return list(approved)
+        best, most = list[Group](), NEGLIGIBLE
+        left = list(approved)
+        while left and not self._expired():
+            saved = sum(map(self._net, left))
+            if saved <= most:
+                break
+            over = cost_of_left_over(
+                self._simulation.placed,
+                [self.command(group) for group in left],
+                catalog=self._simulation.catalog,
+            )
+            if saved - over > most:
+                best, most = left, saved - over
+            left = self._taken_in(left[: len(left) // 2])
+        return best
+
     def _part(self, planned: _ConfirmedPlan, going: frozenset[str]) -> list[Group]:
         """Return what is worth it still when of a group only these nodes go."""
         while going:
@@ -366,8 +390,7 @@ class _Search:
         self._worth = dict(zip(model.names, (model.present @ values).tolist(), strict=True))
         going = np.flatnonzero(plan.leaving).tolist()
         names = frozenset(model.names[place] for place in going)
-        spot = [name in self._open and self._open[name].is_spot for name in model.names]
-        homes = plan.homes(last=np.array(spot, dtype=np.bool_))
+        homes = plan.homes(last=self._spot_nodes(model))
         departure = self._simulation.carried_out(names, homes)
         if departure is None:
             stay = frozenset(
@@ -383,6 +406,10 @@ class _Search:
         return self._alone_by_engine(
             model.names[place] for place in np.flatnonzero(odd & model.candidate).tolist()
         )
+
+    def _spot_nodes(self, model: ClusterModel) -> Mask:
+        spot = [name in self._open and self._open[name].is_spot for name in model.names]
+        return np.array(spot, dtype=np.bool_)
 
     def next_best(self, plan: Iterable[str], budgets: Budgets) -> list[Group]:
         """Return what goes of a plan of which budgets let no part go as planned: the first of its
@@ -401,7 +428,7 @@ class _Search:
         )
         for name in ranked[:ENGINE_TRIES]:
             departure = None if self._expired() else self._simulation.without({name})
-            good = self.approved(departure) if departure is not None else []
+            good = self.as_bound(self.approved(departure)) if departure is not None else []
             if good and departure is not None:
                 homes = {
                     key: node
@@ -520,6 +547,10 @@ class _Search:
         plan.undo(before)
         return False
 
+    def _dearness(self, candidate: Candidate) -> tuple[float, str]:
+        """Order nodes: first those that cost least to empty for what they cost."""
+        return self._costs[candidate.name] / candidate.price, candidate.name
+
     def _rank(self, group: Group) -> tuple[float, list[str]]:
         """Order groups: the best bargain first."""
         return -self._per_eviction(group), sorted(group.names)
@@ -590,10 +621,6 @@ def _nothing_cheaper(candidate: Candidate, cost: float) -> str:
         f"nothing cheaper was found: its {len(candidate.moving)} pods would cost "
         f"{cost:.4f} $/h elsewhere, the node costs {candidate.price:.4f} $/h"
     )
-
-
-def _name(candidate: Candidate) -> str:
-    return candidate.name
 
 
 def _is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:

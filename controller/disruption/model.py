@@ -29,7 +29,11 @@ from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, wants_company
-from controller.scheduling.pods.preferences import PodConstraints, required
+from controller.scheduling.pods.preferences import (
+    PodConstraints,
+    bearing_soft_taints,
+    required,
+)
 from controller.scheduling.problem import SchedulingProblem, scheduling_problem
 from controller.scheduling.settings import Settings
 from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, TopologyKind
@@ -205,6 +209,9 @@ class _Reader:
             if not all(eligibility.nodes[place[node_of[key][0]]] for key in pod_class.keys):
                 # They live without what they prefer, so that they can do so elsewhere.
                 eligibility = reader.eligibility(pod_class, self._required(constraints))
+            elif constraints.avoids_soft_taints and not eligibility.eligible.any():
+                # Every node that could be bought for them has such a taint.
+                eligibility = reader.eligibility(pod_class, bearing_soft_taints(constraints))
             intricate = _is_intricate(pod_class, eligibility)
             key = (
                 self._kind(eligibility),

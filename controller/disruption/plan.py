@@ -194,6 +194,24 @@ class Plan:
             self._put(node, number, taken)
         return count - taken
 
+    def lift(self) -> None:
+        """Take all pods that may move off their nodes, which stay."""
+        self.present[:] = 0
+        self.free = self.model.room.copy()
+        self._journal.clear()
+
+    def open_to(self, number: int, among: Mask) -> Indices:
+        """Return the nodes that have room for a pod of a class, and whose rules let it in."""
+        nodes = np.flatnonzero(among & self.model.takes & self.model.allowed[:, number])
+        nodes = nodes[self._fitting(number, nodes) > 0]
+        if self.model.rules[number] and len(nodes):
+            nodes = nodes[self._most(number, nodes)[0] > 0]
+        return nodes
+
+    def buy(self, number: int, count: int) -> None:
+        """Buy new nodes for pods of a class."""
+        self._buy(number, count)
+
     def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
         """Put pods, by their keys, on the nodes they are to go to; whether all find room there."""
         class_of, places = self.model.class_of, self.model.places

@@ -13,8 +13,8 @@ from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 
 CALM_EVICTION_PRICE = 0.01
-"""$ that moving one ordinary pod costs: about two minutes of a pod's share of a node, in which it
-starts anew and warms up while its old place is still paid for."""
+"""$ that moving one ordinary pod costs: what a pod of one CPU takes of a node on demand in some
+fifteen minutes, for it starts anew and warms up while its old place is still paid for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

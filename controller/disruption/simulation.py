@@ -89,7 +89,7 @@ class Simulation:
         self._problem, self._expired = problem, expired
         self._candidates = {candidate.name: candidate for candidate in candidates}
         waiting = [*problem.pending, *_stranded(problem.snapshot)]
-        self._catalog = catalog(problem.snapshot)
+        self.catalog = catalog(problem.snapshot)
         self.awaited: frozenset[str] = NOBODY
         """Nodes that pods wait to come to."""
 
@@ -101,6 +101,11 @@ class Simulation:
         for pod in self._snapshot.pods:
             self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
 
+    @property
+    def placed(self) -> DisruptionProblem:
+        """The cluster with the pods that wait bound where there is room for them."""
+        return replace(self._problem, snapshot=self._snapshot)
+
     def without(self, leaving: Collection[str], *, with_buffers: bool = False) -> Departure | None:
         """Return where the engine would put the pods of leaving nodes, and if asked the room that
         they keep for buffers; None when one of them would go nowhere.
@@ -111,7 +116,7 @@ class Simulation:
             [*self._moving(gone), *(kept if with_buffers else ())],
             snapshot=self._world(gone),
             settings=self._problem.scheduling,
-            catalog=self._catalog,
+            catalog=self.catalog,
             expired=self._expired,
         )
         if results.unschedulable:
@@ -137,7 +142,7 @@ class Simulation:
                 rest,
                 snapshot=self._shop(frozenset(leaving), rest, moved),
                 settings=self._problem.scheduling,
-                catalog=self._catalog,
+                catalog=self.catalog,
                 expired=self._expired,
             )
             if bought.unschedulable:
@@ -167,7 +172,7 @@ class Simulation:
             [self._candidates[name] for name in sorted(names)],
             snapshot=self._snapshot,
             settings=self._problem.scheduling,
-            catalog=self._catalog,
+            catalog=self.catalog,
         )
 
     def least_cost(self, names: Collection[str]) -> float:
@@ -176,7 +181,7 @@ class Simulation:
             self._moving(names),
             snapshot=self._world(frozenset(names)),
             settings=self._problem.scheduling,
-            catalog=self._catalog,
+            catalog=self.catalog,
             expired=self._expired,
         )
 
@@ -205,7 +210,7 @@ class Simulation:
             waiting,
             snapshot=snapshot,
             settings=self._problem.scheduling,
-            catalog=self._catalog,
+            catalog=self.catalog,
         )
         place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
         self.promised = frozenset(place.values())

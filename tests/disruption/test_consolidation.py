@@ -447,6 +447,41 @@ def test_a_drifted_node_goes_however_little_time_there_is() -> None:
     assert going(decide(problem(cluster), expired=lambda: True)) == {"old"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "goes"),
+    [
+        pytest.param(DisruptionSettings(), set(), id="calm"),
+        pytest.param(UNCALM, {"a"}, id="where savings alone count"),
+    ],
+)
+def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
+    settings: DisruptionSettings, goes: set[str]
+) -> None:
+    # The small ones would go to b, where more is free, and leave no room for the large one.
+    cluster = world(
+        ("a", "small", [*pods("few", 2), *pods("large", 1, cpu=1000)]),
+        ("b", "small", pods("b", 1, cpu=800)),
+        ("c", "small", pods("c", 1, cpu=1000)),
+    )
+    for node in cluster["nodes"][1:]:
+        node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+
+    assert going(decided(cluster, settings)) == goes
+
+
+def test_pods_that_bear_a_soft_taint_where_they_are_bear_it_on_a_smaller_node() -> None:
+    taint = {"key": "tier", "value": "reliable", "effect": "PreferNoSchedule"}
+    softly = pool()
+    softly["spec"]["template"]["spec"]["taints"] = [taint]
+    cluster = world(("big", "large", pods("web", 3)), pools=[softly])
+    cluster["nodes"][0]["spec"]["taints"] = [taint]
+
+    (command,) = decided(cluster).commands
+
+    assert going(decided(cluster)) == {"big"}
+    assert [new.instance_types[0] for new in command.replacements] == ["small"]
+
+
 def test_drift_waits_for_its_budget() -> None:
     budgets = [{"nodes": "0", "reasons": ["Drifted"]}, {"nodes": "100%"}]
     cluster = world(("old", "small", pods("a", 4)), pools=[pool(budgets=budgets)])

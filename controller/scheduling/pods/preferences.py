@@ -152,11 +152,13 @@ def relaxed(constraints: PodConstraints) -> Relaxed | None:
     if anyway := constraints.anyway:
         return Relaxed(replace(constraints, anyway=anyway[1:]), f"a {SCHEDULE_ANYWAY} spread")
     if constraints.avoids_soft_taints:
-        tolerations = (*constraints.tolerations, TOLERATE_PREFERENCES)
-        return Relaxed(
-            replace(constraints, tolerations=tolerations), "nodes without PreferNoSchedule taints"
-        )
+        return Relaxed(bearing_soft_taints(constraints), "nodes without PreferNoSchedule taints")
     return None
+
+
+def bearing_soft_taints(constraints: PodConstraints) -> PodConstraints:
+    """Return them for pods that do not keep away from PreferNoSchedule any more."""
+    return replace(constraints, tolerations=(*constraints.tolerations, TOLERATE_PREFERENCES))
 
 
 def required(constraints: PodConstraints) -> PodConstraints:

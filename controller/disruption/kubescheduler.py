@@ -1,0 +1,105 @@
+"""Where kube-scheduler brings pods that move, whatever was planned.
+
+Whoever takes the place of an evicted pod has a name of its own, and kube-scheduler binds it at once
+where it likes best: where least is allocated, and most evenly. What fits together in one
+way only does not stay together, and the pod that finds its place taken gets a node of its own. So
+what a plan saves is judged by where its pods would really come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from controller.apis.pods import Pod
+from controller.constraints.resources import CPU, MEMORY
+from controller.disruption.applying import applied
+from controller.disruption.commands import Candidate, Command
+from controller.disruption.model import ClusterModel, read_model
+from controller.disruption.plan import Plan
+from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.arrays import Matrix, Vector
+from controller.scheduling.catalog.offerings import Catalog
+from controller.state.usage import allocatable
+
+
+def cost_of_left_over(
+    problem: DisruptionProblem, commands: Sequence[Command], *, catalog: Catalog
+) -> float:
+    """Return what new nodes cost in $/h at least for those pods of these commands that find their
+    place taken; infinite where none can be bought for them.
+
+    Commands without replacements come first: they need not wait for new nodes.
+    """
+    ordered = sorted(commands, key=lambda command: bool(command.replacements))
+    moved = [
+        (pod, bool(command.replacements))
+        for command in ordered
+        for candidate in command.candidates
+        for pod in candidate.moving
+    ]
+    named = [
+        (command, [f"{number}-{place}" for place in range(len(command.replacements))])
+        for number, command in enumerate(ordered)
+    ]
+    born = {name for _, names in named for name in names}
+    after = applied(problem, named)
+    homes = _homes(after, frozenset(pod.key for pod, _ in moved))
+    model = read_model(homes, snapshot=after.snapshot, settings=problem.scheduling, catalog=catalog)
+    if model is None:
+        return 0.0
+    capacity = _capacity(after, model)
+    # PodDisruptionBudgets let some go later than others, so that the order is not known.
+    backwards = moved[::-1]
+    backwards.sort(key=lambda one: one[1])
+    return max(_bound_one_by_one(model, order, born, capacity) for order in (moved, backwards))
+
+
+def _homes(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:
+    """Return the nodes that are to take in pods that moved, with only these."""
+    pods: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in after.snapshot.pods:
+        if pod.key in moved:
+            pods[pod.spec.node_name].append(pod)
+    return [
+        Candidate(
+            state.node, state.claim, after.node_pools[state.node_pool], tuple(pods[state.name])
+        )
+        for state in after.snapshot.nodes
+        if state.name in pods and state.node is not None and state.claim is not None
+    ]
+
+
+def _capacity(after: DisruptionProblem, model: ClusterModel) -> Matrix:
+    """Return the CPU and memory that nodes have for all their pods (nodes × 2)."""
+    states = {state.name: state for state in after.snapshot.nodes}
+    there = [allocatable(states[name]) for name in model.names]
+    return np.array([[room.get(CPU, 0), room.get(MEMORY, 0)] for room in there], dtype=np.float64)
+
+
+def _bound_one_by_one(
+    model: ClusterModel, moved: Sequence[tuple[Pod, bool]], born: set[str], capacity: Matrix
+) -> float:
+    new = np.array([name in born for name in model.names], dtype=np.bool_)
+    plan = Plan(model, np.zeros(len(model.names)), np.zeros(model.room.shape))
+    plan.lift()
+    for pod, waits in moved:
+        number = model.class_of.get(pod.key)
+        if number is None or model.intricate[number]:
+            continue
+        open_ = plan.open_to(number, np.ones_like(new) if waits else ~new)
+        if len(open_):
+            liked = _scores(plan.free[open_, :2], model.sizes[number, :2], capacity[open_])
+            plan.place(number, 1, int(open_[liked.argmax()]))
+        else:
+            plan.buy(number, 1)
+    return plan.price_of_bought()
+
+
+def _scores(free: Matrix, size: Vector, capacity: Matrix) -> Vector:
+    """Return how well kube-scheduler likes nodes for a pod, by its two scores of resources."""
+    left = (free - size) / np.maximum(capacity, 1.0)
+    scores: Vector = left.mean(axis=1) + 1.0 - np.abs(left[:, 0] - left[:, 1]) / 2
+    return scores
