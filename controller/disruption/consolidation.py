@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from controller.disruption.costs import Lives, eviction_cost
 from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
+from controller.disruption.pods import is_soon_gone
 from controller.disruption.prices import capped
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.relaxation import HOLES, relaxed
@@ -56,6 +58,8 @@ each replacement would sooner be interrupted, and replaced again."""
 
 AWAITED = "pods that wait for a node will come here"
 
+ENDING = "pods are ending there, and their room is free in a moment"
+
 LATER = "others go first, and it is looked at again when they have gone"
 
 SPOT_AGAIN = "the nodes in its place might cost as much, or it is spot and would be again"
@@ -76,8 +80,8 @@ class Proposal:
     verdicts: list[Verdict] = field(default_factory=list)
 
 
-def obstacle(candidate: Candidate) -> str | None:
-    """Return why a node is not consolidated at all, or None."""
+def obstacle(candidate: Candidate, now: datetime) -> str | None:
+    """Return why a node is not consolidated at all, or not yet; or None."""
     disruption = candidate.node_pool.spec.disruption
     if candidate.node_pool.spec.replicas is not None:
         return f"NodePool {candidate.pool} has a fixed number of nodes"
@@ -93,6 +97,9 @@ def obstacle(candidate: Candidate) -> str | None:
         return f"NodePool {candidate.pool} consolidates empty nodes only"
     if not conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE):
         return f"pods came or went less than {disruption.consolidate_after} ago"
+    if any(is_soon_gone(pod, now) for pod in candidate.pods):
+        # What they leave behind is room that would be bought elsewhere now.
+        return ENDING
     return None
 
 
@@ -112,7 +119,9 @@ def propose(
     proposal = Proposal()
     open_: list[Candidate] = []
     for candidate in candidates:
-        reason = AWAITED if candidate.name in simulation.promised else obstacle(candidate)
+        reason = (
+            AWAITED if candidate.name in simulation.promised else obstacle(candidate, problem.now)
+        )
         if reason is None:
             open_.append(candidate)
         else:
@@ -175,7 +184,7 @@ def confirmed(
     open_ = {
         candidate.name: candidate
         for candidate in candidates
-        if candidate.name not in simulation.promised and obstacle(candidate) is None
+        if candidate.name not in simulation.promised and obstacle(candidate, problem.now) is None
     }
     rejected: dict[str, str] = {}
     left: list[Command] = []

@@ -34,7 +34,7 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
             Reason.EMPTY: len(idle),
             Reason.DRIFTED: sum(map(drift.has_drifted, forced)),
             Reason.UNDERUTILIZED: sum(
-                consolidation.obstacle(candidate) is None for candidate in busy
+                consolidation.obstacle(candidate, problem.now) is None for candidate in busy
             ),
         },
     )

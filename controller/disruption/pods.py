@@ -8,7 +8,7 @@ from controller.apis import labels
 from controller.apis.pods import Pod
 from controller.apis.taints import Taint
 from controller.constraints.taints import untolerated
-from controller.state.pods import is_static, is_terminal
+from controller.state.pods import is_daemon, is_static, is_terminal
 
 DISRUPTED = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
 """Keeps new pods off a node on its way out."""
@@ -17,10 +17,22 @@ STUCK_TERMINATING = timedelta(minutes=1)
 """A pod this long past its own end will not go by waiting for it."""
 
 
+SOON = timedelta(minutes=2)
+"""How long an ending pod may take that is waited for: most have half a minute."""
+
+
 def is_stuck_terminating(pod: Pod, now: datetime) -> bool:
     """Whether it should have gone more than a minute ago."""
     deletion = pod.metadata.deletion_timestamp
     return deletion is not None and now - deletion > STUCK_TERMINATING
+
+
+def is_soon_gone(pod: Pod, now: datetime) -> bool:
+    """Whether it is ending, and its room will be free in a moment: a daemon's never is."""
+    deletion = pod.metadata.deletion_timestamp
+    if deletion is None or is_daemon(pod):
+        return False
+    return -STUCK_TERMINATING <= deletion - now <= SOON
 
 
 def is_drainable(pod: Pod, now: datetime) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
+from controller.disruption import consolidation
 from controller.disruption.applying import applied
 from controller.disruption.candidates import cost
 from controller.disruption.commands import Decision, Reason
@@ -171,6 +172,31 @@ def test_a_node_whose_pods_changed_lately_stays() -> None:
         claim["status"]["conditions"] = conditions(("Launched", "Registered", "Initialized"))
 
     assert not decided(cluster).commands
+
+
+@pytest.mark.parametrize(
+    ("ends", "waits"),
+    [
+        pytest.param(timedelta(seconds=30), True, id="in a moment"),
+        pytest.param(timedelta(hours=1), False, id="in an hour"),
+        pytest.param(timedelta(minutes=-5), False, id="long ago"),
+    ],
+)
+def test_room_that_is_free_in_a_moment_is_waited_for(ends: timedelta, waits: bool) -> None:
+    """Pods of 1.2 CPUs are ending on all of three nodes: until then nothing else fits there."""
+    cluster = world(
+        *((name, "small", [*pods(name, 1), *pods(f"{name}-ends", 1, cpu=1200)]) for name in "abc")
+    )
+    for ending in cluster["pods"][1::2]:
+        ending["metadata"] |= {
+            "deletionTimestamp": (NOW + ends).isoformat(),
+            "deletionGracePeriodSeconds": 30,
+        }
+
+    decision = decided(cluster)
+
+    assert bool(decision.commands) is not waits
+    assert waits == (set(decision.blocked.values()) == {consolidation.ENDING})
 
 
 def test_a_budget_holds_back_what_the_plan_wants_gone() -> None:
