@@ -101,10 +101,6 @@ PreferencePolicy = Literal["Respect", "Ignore"]
 MinValuesPolicy = Literal["Strict", "BestEffort"]
 
 
-NOT_THERE: Mapping[str, bool] = {"not_there": True}
-"""Marks a gate that is accepted because Karpenter has it, and opens nothing here yet."""
-
-
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
     """Features that can be switched; written `NodeRepair=true,NodeOverlay=false`."""
@@ -132,9 +128,9 @@ class FeatureGates:
 class AWSFeatureGates:
     """Features of the AWS provider that can be switched; written `NodeClassCEL=true`."""
 
-    node_class_cel: bool = field(default=False, metadata={"name": "NodeClassCEL", **NOT_THERE})
+    node_class_cel: bool = field(default=False, metadata={"name": "NodeClassCEL"})
     """Takes expressions over the instance type for `spec.kubelet.maxPods`, `kubeReserved` and
-    `systemReserved` of an EC2NodeClass. Not there yet: a class with one is not ready."""
+    `systemReserved` of an EC2NodeClass; while it is closed a class with one is not ready."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -513,16 +509,6 @@ class Options:
                 f"at least BATCH_IDLE_DURATION ({text_of(options.batch_idle_duration)})",
             )
         return options
-
-
-def not_there(options: Options) -> list[str]:
-    """Name the gates that are switched on and open nothing."""
-    return [
-        _gate_name(gate)
-        for gates in (options.feature_gates, options.aws_feature_gates)
-        for gate in dataclasses.fields(gates)
-        if gate.metadata.get("not_there") and getattr(gates, gate.name)
-    ]
 
 
 def to_environment(options: Options) -> dict[str, str]:

@@ -8,7 +8,7 @@ them too: what was written for one is kept for the next.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from controller.aws.cluster import EksCluster
 from controller.aws.families import AL2023, CUSTOM, alias_of, family_of
 from controller.aws.fleet import CAPACITY_BLOCK, INTERRUPTIBLE, LaunchCandidate
 from controller.aws.instancetypes import EFA
+from controller.aws.kubeletexpressions import RESERVATIONS
 from controller.aws.launchtemplates import LaunchTemplate, Reservation, launch_template
 from controller.aws.offerings import (
     RESERVATION_ID,
@@ -64,6 +65,9 @@ class Writer:
     tenancy: str
     names_reservations: bool
     in_isolated_partition: bool
+    kubelet: Callable[[str], Mapping[str, Any]]
+    """The kubelet's settings on a machine, by its type."""
+
     written: LRUCache[bytes, LaunchTemplate]
     """Templates written before, by all that went into them: claims of one pool share them."""
 
@@ -98,11 +102,13 @@ class Writer:
         wants_efa = EFA in self.claim.spec.resources.requests
         efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa else 0
         reservation = offering.requirements.get(RESERVATION_ID, "")
-        own = [image.id, image.name, pods, efas, offering.capacity_type, reservation]
+        kubelet = {**self.kubelet(instance_type.name), "maxPods": pods}
+        reserved = [kubelet.get(name) for name in RESERVATIONS]
+        own = [image.id, image.name, pods, efas, offering.capacity_type, reservation, reserved]
         key = self._own + msgspec.json.encode(own)
         template = self.written.get(key)
         if template is None:
-            template = self.written[key] = self._write(image, pods, efas, offering)
+            template = self.written[key] = self._write(image, kubelet, efas, offering)
         return LaunchCandidate(
             instance_type=instance_type,
             offering=offering,
@@ -111,13 +117,15 @@ class Writer:
             subnet_id=subnet.id,
         )
 
-    def _write(self, image: AMIStatus, pods: int, efas: int, offering: Offering) -> LaunchTemplate:
+    def _write(
+        self, image: AMIStatus, kubelet: Mapping[str, Any], efas: int, offering: Offering
+    ) -> LaunchTemplate:
         reservation = offering.requirements.get(RESERVATION_ID, "")
         return launch_template(
             self.node_class,
             family=family_of(self.node_class),
             image_id=image.id,
-            user_data=self._user_data(pods, offering.capacity_type, image.name),
+            user_data=self._user_data(kubelet, offering.capacity_type, image.name),
             capacity_type=offering.capacity_type,
             tags=self.tags,
             ipv6=self.cluster.ipv6,
@@ -140,16 +148,15 @@ class Writer:
         number = {"PartitionNumber": int(self.partition)} if self.partition else {}
         return {"GroupId": self.group.id, **number}
 
-    def _user_data(self, pods: int, capacity_type: str, image_name: str) -> str:
+    def _user_data(self, kubelet: Mapping[str, Any], capacity_type: str, image_name: str) -> str:
         spec, family = self.node_class.spec, family_of(self.node_class)
         if family is AL2023 and not self.cluster.service_cidr:
             raise NodeClassNotReadyError("EKS does not tell the cluster's service CIDR")
         own = {**self.claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
         if family is not CUSTOM:
             own[labels.DO_NOT_SYNC_TAINTS] = "true"
-        kubelet = {**spec.kubelet, "maxPods": pods}
         if self.cluster.dns and not kubelet.get("clusterDNS"):
-            kubelet["clusterDNS"] = [self.cluster.dns]
+            kubelet = {**kubelet, "clusterDNS": [self.cluster.dns]}
         claim = self.claim.spec
         alias = alias_of(self.node_class)
         pinned = alias[1] if alias and alias[1] != "latest" else image_name

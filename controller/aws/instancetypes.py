@@ -15,12 +15,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from controller.apis import labels
 from controller.apis.ec2nodeclass import BlockDeviceMapping, EC2NodeClass, NetworkInterface
 from controller.apis.quantities import MILLI, parse
 from controller.apis.taints import Requirement
 from controller.aws.branchinterfaces import branch_interfaces
 from controller.aws.families import CUSTOM, Family, family_of
+from controller.aws.kubeletexpressions import Variables, resolved
 from controller.constraints.resources import (
     CPU,
     EPHEMERAL_STORAGE,
@@ -231,6 +234,35 @@ class Limits:
 
     memory_overhead: float = 0.075
     reserved_enis: int = 0
+
+
+def on_machine(node_class: EC2NodeClass, m: Machine, limits: Limits) -> EC2NodeClass:
+    """Return the class with the kubelet's settings as they are on one machine.
+
+    Raises:
+        CelError: an expression comes to nothing that a kubelet could be told.
+
+    """
+
+    def variables(kubelet: Mapping[str, Any]) -> Variables:
+        return Variables(
+            instance_type=m.name,
+            vcpus=m.cpus,
+            memory_mib=m.memory,
+            default_enis=m.default_interfaces,
+            ips_per_eni=m.ipv4_per_interface,
+            max_pods=pods(m, _with_kubelet(node_class, kubelet), limits),
+        )
+
+    kubelet = resolved(node_class.spec.kubelet, variables)
+    if kubelet is node_class.spec.kubelet:
+        return node_class
+    return _with_kubelet(node_class, kubelet)
+
+
+def _with_kubelet(node_class: EC2NodeClass, kubelet: Mapping[str, Any]) -> EC2NodeClass:
+    spec = msgspec.structs.replace(node_class.spec, kubelet=dict(kubelet))
+    return msgspec.structs.replace(node_class, spec=spec)
 
 
 # Pods.

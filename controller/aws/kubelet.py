@@ -8,6 +8,7 @@ from typing import Any
 from controller.apis.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.quantities import parse
 from controller.aws.families import Family
+from controller.aws.kubeletexpressions import expressions, is_quantity
 from controller.aws.kubeletfields import misfit
 
 COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
@@ -33,8 +34,21 @@ PORTABLE = frozenset(
 
 
 def problems(kubelet: Mapping[str, Any]) -> list[str]:
-    """Say everything that the kubelet would refuse; empty when nothing is wrong."""
+    """Say everything that the kubelet would refuse; empty when nothing is wrong.
+
+    What is an expression is not judged.
+    """
     return [f"spec.kubelet.{problem}" for problem in _problems(kubelet)]
+
+
+def closed(kubelet: Mapping[str, Any]) -> str:
+    """Say which settings are expressions, while nobody may write any; empty when none is."""
+    wanted = {"maxPods": "whole number"}
+    return "; ".join(
+        f"spec.kubelet.{place}: {text!r} is no {wanted.get(place, 'quantity')}, and expressions "
+        "need AWS_FEATURE_GATES=NodeClassCEL=true"
+        for place, text in expressions(kubelet)
+    )
 
 
 def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
@@ -63,7 +77,8 @@ def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(soft, Mapping) and isinstance(grace, Mapping) and set(soft) != set(grace):
         yield "evictionSoft and evictionSoftGracePeriod must name the same signals"
     for name in COUNTS:
-        yield from _whole(name, kubelet.get(name), 2**31 - 1)
+        if name != "maxPods" or not isinstance(kubelet.get(name), str):
+            yield from _whole(name, kubelet.get(name), 2**31 - 1)
     for name in PERCENTAGES:
         yield from _whole(name, kubelet.get(name), 100)
     high, low = (kubelet.get(name) for name in PERCENTAGES)
@@ -80,7 +95,7 @@ def _amounts(name: str, amounts: Any, allowed: tuple[str, ...]) -> Iterator[str]
     for key, amount in amounts.items():
         if key not in allowed:
             yield f"{name}: {key!r} is not one of {', '.join(allowed)}"
-        elif not _is_amount(amount):
+        elif not _is_amount(amount) and (is_quantity(amount) or not isinstance(amount, str)):
             yield f"{name}.{key}: {amount!r} is not a quantity of at least 0, such as 100m or 1Gi"
 
 
@@ -98,10 +113,7 @@ def _thresholds(name: str, thresholds: Any) -> Iterator[str]:
 
 
 def _is_amount(text: Any) -> bool:
-    try:
-        return parse(text) >= 0
-    except (ValueError, TypeError, AttributeError):
-        return False
+    return is_quantity(text) and parse(text) >= 0
 
 
 def _is_share(text: Any) -> bool:

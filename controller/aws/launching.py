@@ -340,6 +340,7 @@ class Launcher:
             tenancy=tenancy,
             names_reservations=self._reserved_capacity,
             in_isolated_partition=self._aws.region.startswith(("us-iso", "eu-iso")),
+            kubelet=lambda name: self._types.kubelet(node_class, name),
             written=self._written,
         )
         candidates = [write.candidate(*each) for each in offered]

@@ -26,6 +26,7 @@ from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import PROFILE_INVALID, AwsError, RequestError
 from controller.aws.families import AL2023, family_of
 from controller.aws.instanceprofiles import InstanceProfileError, InstanceProfiles
+from controller.aws.kubeletexpressions import misread
 from controller.aws.placementgroups import PlacementGroups
 from controller.aws.reservations import Reservations
 from controller.aws.securitygroups import SecurityGroups
@@ -159,7 +160,12 @@ class NodeClasses:
     placements: PlacementGroups
     verify: Callable[[EC2NodeClass], Awaitable[None]]
     caveats: Callable[[EC2NodeClass], Iterable[Caveat]]
+    inexpressible: Callable[[EC2NodeClass], str]
+    """Says which expression in the kubelet's settings comes to nothing, if one does."""
+
     reserved_capacity: bool = True
+    expressions: bool = False
+    """Whether the kubelet's settings may have expressions."""
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
         """Return the class with its status found anew.
@@ -257,6 +263,8 @@ class NodeClasses:
                 "waiting for " + ", ".join(c.type for c in waiting),
                 status="False" if any(c.is_false for c in waiting) else "Unknown",
             )
+        if inexpressible := self.inexpressible(node_class):
+            raise WantingError("KubeletExpressionEvaluationFailed", inexpressible)
         await self._verified(node_class)
         return {}
 
@@ -290,6 +298,10 @@ class NodeClasses:
         wrong = kubelet.problems(spec.kubelet)
         if wrong:
             raise WantingError("InvalidKubeletConfiguration", "; ".join(wrong))
+        if not self.expressions and (closed := kubelet.closed(spec.kubelet)):
+            raise WantingError("KubeletExpressionsDisabled", closed)
+        if malformed := misread(spec.kubelet):
+            raise WantingError("KubeletExpressionInvalid", malformed)
         unsupported = kubelet.unsupported(spec.kubelet, family)
         if unsupported:
             raise WantingError(

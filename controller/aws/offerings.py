@@ -27,6 +27,7 @@ from controller.aws.instancetypes import (
     Machine,
     capacity,
     machine,
+    on_machine,
     overhead,
     requirements,
     suits,
@@ -43,6 +44,7 @@ from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.compatibility import has
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.cel import CelError
 from controller.constraints.requirements import read
 from controller.constraints.resources import MEMORY
 
@@ -194,6 +196,22 @@ class InstanceTypes:
             known = built.together = _Together(others, counted, tuple(merged))
         return known.all
 
+    def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
+        """Return the kubelet's settings on a machine, each expression in place of its answer."""
+        m = self._machines.by_name[instance_type]
+        return on_machine(node_class, m, self._limits).spec.kubelet
+
+    def inexpressible(self, node_class: EC2NodeClass) -> str:
+        """Say which expression comes to nothing on which machine; empty when all have answers."""
+        for name in sorted(self._machines.by_name):
+            m = self._machines.by_name[name]
+            try:
+                if suits(m, node_class):
+                    on_machine(node_class, m, self._limits)
+            except CelError as exc:
+                return str(exc)
+        return ""
+
     def _listed(self, node_class: EC2NodeClass, shared: frozenset[str]) -> tuple[InstanceType, ...]:
         """Return the types of all machines, or those of some of which each share is counted."""
         built = self._types(node_class, shared)
@@ -245,7 +263,8 @@ class InstanceTypes:
                 )
                 if memory is not None:
                     whole = {**known.capacity, MEMORY: memory}
-                    kept = overhead(m, node_class, self._limits, whole)
+                    own = on_machine(node_class, m, self._limits)
+                    kept = overhead(m, own, self._limits, whole)
                     known = replace(known, capacity=whole, overhead=kept)
                 built.types[name] = known
                 built.stamps[name] = stamp
@@ -293,7 +312,11 @@ class InstanceTypes:
             zones = tuple(sorted(wanted & self._machines.zones.get(name, frozenset())))
             if not zones or not m.architectures or not suits(m, node_class):
                 continue
-            whole = capacity(m, node_class, self._limits)
+            try:
+                own = on_machine(node_class, m, self._limits)
+            except CelError:
+                continue  # the class says so
+            whole = capacity(m, own, self._limits)
             instance_type = InstanceType(
                 name=name,
                 requirements=requirements(
@@ -305,7 +328,7 @@ class InstanceTypes:
                 ),
                 offerings=(),
                 capacity=whole,
-                overhead=overhead(m, node_class, self._limits, whole),
+                overhead=overhead(m, own, self._limits, whole),
             )
             # A machine that no image of the class runs on can never be launched.
             image = image_for(instance_type, node_class.status.amis)

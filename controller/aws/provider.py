@@ -92,6 +92,7 @@ class AWSCloudProvider:
         name, installation = options.cluster_name, options.installation_tag
         self.aws = aws
         self._clock = clock
+        self._evaluates = options.aws_feature_gates.node_class_cel
         self._shifts_zones = options.enable_zonal_shift
         self._loading = asyncio.Lock()
         self._in_reservation: dict[str, str] = {}
@@ -168,6 +169,8 @@ class AWSCloudProvider:
             verify=self._verification.verify,
             caveats=self._caveats,
             reserved_capacity=gates.reserved_capacity,
+            inexpressible=self._types.inexpressible,
+            expressions=self._evaluates,
         )
 
     # Life.
@@ -217,9 +220,11 @@ class AWSCloudProvider:
             raise NodeClassNotReadyError(
                 f"EC2NodeClass {node_class.metadata.name} has not found its subnets and images yet"
             )
-        wrong = kubelet.problems(node_class.spec.kubelet)
-        if wrong:
-            raise NodeClassNotReadyError("; ".join(wrong))
+        settings = node_class.spec.kubelet
+        wrong = kubelet.problems(settings)
+        closed = "" if self._evaluates else kubelet.closed(settings)
+        if wrong or closed:
+            raise NodeClassNotReadyError("; ".join(wrong) or closed)
         await self._known()
         asked = node_pool.spec.template.spec.requirements if node_pool else ()
         return self._types.of(node_class, asked)

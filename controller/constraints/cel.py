@@ -118,12 +118,12 @@ class Expression:
         try:
             answer = self._program.eval(data=world)
         except (RuntimeError, ValueError, LookupError) as exc:
-            return _reason(str(exc))
+            return reason(str(exc))
         kind = answer.type().name()
         if kind == "BOOL":
             return bool(answer.value())
         if kind == "ERROR":
-            return _reason(answer.value())
+            return reason(answer.value())
         return f"comes to {kind.lower()}, not to true or false"
 
 
@@ -145,7 +145,7 @@ def expression(text: str) -> Expression:
     try:
         return Expression(text, _environment().compile(text))
     except (RuntimeError, ValueError, LookupError) as exc:
-        raise CelError(_reason(str(exc))) from exc
+        raise CelError(reason(str(exc))) from exc
 
 
 @lru_cache(maxsize=1)
@@ -166,7 +166,7 @@ def _environment() -> Any:
     )
 
 
-def _reason(said: str) -> str:
+def reason(said: str) -> str:
     """Return the first line of what the library says, without its frame; places as line:column."""
     return _FRAME.sub("", said.partition("\n")[0])
 

@@ -34,7 +34,7 @@ from controller.manager.observation import ObservingAssembly
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.manager.solving import SolverProcess, SpreadingSolve, TimedJudge, TimedSolve
 from controller.manager.watches import Watches, followed
-from controller.options import Options, not_there
+from controller.options import Options
 from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
@@ -98,8 +98,6 @@ class Replica:
     async def live(self) -> None:
         """Watch, lead and act until cancelled; return when nothing is under way any more."""
         options, metrics = self._options, self._metrics
-        if gates := not_there(options):
-            log.warning("nothing is behind these feature gates yet: %s", ", ".join(gates))
         async with AsyncExitStack() as owned:
             own = owned.enter_async_context
             api = await own(self._api)

@@ -406,7 +406,6 @@ CLASS_REFUSED: list[tuple[str, Any, str]] = [
     ("kubelet", {"evictionSoftGracePeriod": GRACE}, "evictionSoft must name"),
     ("kubelet.kubeReserved", {"gpu": "1"}, "keys of kubeReserved are"),
     ("kubelet.systemReserved", {"cpu": "-100m"}, "amounts of systemReserved"),
-    ("kubelet.systemReserved", {"cpu": "1 core"}, "systemReserved"),
     ("kubelet.imageGCHighThresholdPercent", 101, "imageGCHighThresholdPercent"),
     ("kubelet.imageGCLowThresholdPercent", -1, "imageGCLowThresholdPercent"),
     (
@@ -514,6 +513,7 @@ CLASS_TAKEN: list[tuple[str, Any]] = [
     ("kubelet", {"evictionSoft": SOFT, "evictionSoftGracePeriod": GRACE}),
     ("kubelet", {"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 70}),
     ("kubelet", {"kubeReserved": {"cpu": "100m", "pid": "1000"}, "systemReserved": {}}),
+    ("kubelet", {"systemReserved": {"memory": "max(100, memory_mib / 64)"}}),
     # Text is for the controller to judge: Karpenter 1.15 takes it.
     ("kubelet", {"podsPerCore": "ten", "maxPods": "ten"}),
     ("blockDeviceMappings", disk(volumeSize="59000Gi", volumeType="gp3", iops=3000)),

@@ -391,7 +391,10 @@ def _kubelet() -> Schema:
         imageGCHighThresholdPercent=_percent("Above it images that nobody uses are removed."),
         imageGCLowThresholdPercent=_percent("Below it no image is removed."),
         kubeReserved=_reserved("kubeReserved", "What is kept back for the kubelet."),
-        maxPods=_count("The most pods on a node."),
+        maxPods=_count(
+            "The most pods on a node; with the gate NodeClassCEL an expression, such as "
+            "`(default_enis - 1) * (ips_per_eni - 1) + 2`."
+        ),
         podsPerCore=_count("The most pods for each core."),
         systemReserved=_reserved("systemReserved", "What is kept back for the system."),
         rules=[
@@ -434,7 +437,8 @@ def _named(name: str, about: str, values: Schema) -> Schema:
 
 
 def _reserved(name: str, about: str) -> Schema:
-    amounts = {"type": "string", "pattern": rf"^{QUANTITY}$"}
+    # With the gate NodeClassCEL an amount may be an expression: the controller tells them apart.
+    amounts = {"type": "string"}
     negative = rule(
         "self.all(k, !self[k].startsWith('-'))", f"amounts of {name} may not be negative"
     )
