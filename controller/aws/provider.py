@@ -37,6 +37,7 @@ from controller.aws.placementgroups import PlacementGroups
 from controller.aws.pricing import PERIOD as PRICES_PERIOD
 from controller.aws.pricing import RETRY as PRICES_RETRY
 from controller.aws.pricing import Pricing
+from controller.aws.ratelimits import Paced
 from controller.aws.refusals import Refusals
 from controller.aws.reservations import Reservations
 from controller.aws.securitygroups import SecurityGroups
@@ -86,7 +87,7 @@ class AWSCloudProvider:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observes = options.disruption_mode == "observe"
-        aws = aws or Session()
+        aws = Paced(aws or Session())
         aws = ReadOnly(aws) if self._observes else aws
         gates = options.feature_gates
         name, installation = options.cluster_name, options.installation_tag

@@ -18,6 +18,9 @@ from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
 from testbed.nodes.instances import Instance as Machine
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock, tag_network
+from tests.virtualclock import pytest_asyncio_loop_factories
+
+__all__ = ["pytest_asyncio_loop_factories"]
 
 REGION = "us-west-2"
 

@@ -1,0 +1,173 @@
+"""EC2 is asked no faster than its own buckets allow, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from controller.aws.ratelimits import OF_READS, USED, Paced, Size, further_pages, size_of
+from controller.cloudprovider.errors import ThrottledError
+
+pytestmark = pytest.mark.virtual_clock
+
+
+class Clocked:
+    """Notes when it is asked what, and throttles as often as a test says. Implements `Aws`."""
+
+    region = "us-west-2"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, str]] = []
+        self.throttles: Counter[str] = Counter()
+        self.rows = 0
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        self.asked.append((asyncio.get_running_loop().time(), operation))
+        if self.throttles[operation]:
+            self.throttles[operation] -= 1
+            raise ThrottledError(operation)
+        return {}
+
+    async def pages(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        await self.call(service, operation, **parameters)
+        return [{} for _ in range(self.rows)]
+
+    async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        return await self.call(service, operation, **parameters)
+
+    async def settle(self) -> None: ...
+
+    def times(self, operation: str = "") -> list[float]:
+        """When it was asked, in seconds since then the first time."""
+        at = [moment for moment, asked in self.asked if asked == operation or not operation]
+        return [round(moment - at[0], 3) for moment in at]
+
+
+@pytest.mark.parametrize(
+    ("operation", "size"),
+    [
+        ("describe_instances", Size(100, 20)),
+        ("create_fleet", Size(50, 5)),
+        ("create_launch_template", Size(50, 5)),
+        ("create_tags", Size(100, 10)),
+        ("run_instances", Size(5, 2)),
+        ("terminate_instances", Size(100, 5)),
+    ],
+)
+def test_buckets_are_of_the_size_that_ec2_documents(operation: str, size: Size) -> None:
+    assert size_of(operation) == size
+
+
+async def test_launches_beyond_the_burst_wait_for_their_turn_in_the_order_they_came() -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    order: list[int] = []
+
+    async def launch(number: int) -> None:
+        await paced.call("ec2", "create_fleet")
+        order.append(number)
+
+    await asyncio.gather(*map(launch, range(60)))
+
+    assert order == list(range(60))
+    assert aws.times()[:45] == [0.0] * 45
+    assert aws.times()[45:] == pytest.approx([0.2 * n for n in range(1, 16)])
+
+
+async def test_each_api_has_a_bucket_of_its_own_and_other_services_have_none() -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    await asyncio.gather(*(paced.call("ec2", "run_instances") for _ in range(7)))
+    began = asyncio.get_running_loop().time()
+
+    await asyncio.gather(*(paced.call("ec2", "create_fleet") for _ in range(45)))
+    await asyncio.gather(*(paced.call("iam", "get_instance_profile") for _ in range(500)))
+
+    assert aws.times("run_instances") == pytest.approx([0.0] * 4 + [0.25, 0.75, 1.25])
+    assert asyncio.get_running_loop().time() == began
+
+
+async def test_a_bucket_fills_again_and_never_overflows() -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    await asyncio.gather(*(paced.call("ec2", "create_fleet") for _ in range(45)))
+    await asyncio.sleep(3600)
+
+    await asyncio.gather(*(paced.call("ec2", "create_fleet") for _ in range(46)))
+
+    assert aws.times()[45:] == [3600.0] * 45 + [3600.2]
+
+
+async def test_instances_that_are_ended_cost_a_token_each() -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    many = [f"i-{n}" for n in range(450)]
+
+    for _ in range(3):
+        await paced.call("ec2", "terminate_instances", InstanceIds=many)
+
+    assert aws.times() == [0.0, 0.0, 22.5]
+
+
+async def test_an_answer_of_many_pages_is_paid_for_when_its_length_is_known() -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    aws.rows = 119_001
+    await paced.pages("ec2", "describe_instances", "Reservations")
+    aws.rows = 3
+
+    await paced.pages("ec2", "describe_instances", "Reservations")
+
+    short = 120 + 1 - OF_READS.most * USED
+    assert aws.times() == [0.0, pytest.approx(short / OF_READS.per_second)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "parameters", "further"),
+    [
+        (0, {}, 0),
+        (1000, {}, 0),
+        (1001, {}, 1),
+        (900, {"PaginationConfig": {"PageSize": 100}}, 8),
+    ],
+)
+def test_further_pages(rows: int, parameters: dict[str, Any], further: int) -> None:
+    assert further_pages(range(rows), parameters) == further
+
+
+@pytest.mark.parametrize("asked", ["call", "pages"])
+async def test_throttling_slows_everybody_down_who_asks_the_same(asked: str) -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    aws.throttles["describe_subnets"] = 1
+
+    async def ask() -> None:
+        if asked == "call":
+            await paced.call("ec2", "describe_subnets")
+        else:
+            await paced.pages("ec2", "describe_subnets", "Subnets")
+
+    with pytest.raises(ThrottledError):
+        await ask()
+    await asyncio.gather(ask(), ask(), paced.call("ec2", "describe_images"))
+
+    assert aws.times("describe_subnets") == [0.0, 0.05, 0.1]
+    assert aws.times("describe_images") == [0.0]
+
+
+async def test_who_gives_up_leaves_the_others_their_turns() -> None:
+    aws = Clocked()
+    paced = Paced(aws)
+    waiting = [asyncio.create_task(paced.call("ec2", "run_instances")) for _ in range(8)]
+    await asyncio.sleep(0.1)
+    for patience in (waiting[4], waiting[6], waiting[7]):
+        patience.cancel()
+
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert aws.times() == [0.0] * 4 + [0.25]

@@ -1,0 +1,241 @@
+"""A scale-up to N nodes within EC2's buckets: calls per API, and how long claims wait for theirs.
+
+    python -m tests.benchmarks.launches [--nodes N]
+
+The whole controller, on an API server and an AWS in memory and on virtual time, gets N pods that
+need a node each. EC2 is strict here: it counts calls by its documented buckets and refuses what is
+beyond them. No more calls are under way than the controller has threads, and a fleet takes three
+seconds, so that the figures hold for boto3 as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+from unittest.mock import patch
+
+from controller.apis import kinds
+from controller.apiserver.fake import FakeApiServer
+from controller.aws.ratelimits import OF_RESOURCES, Size, further_pages, size_of
+from controller.aws.session import THREADS
+from controller.cloudprovider.errors import ThrottledError
+from tests.faults.cluster import Surroundings, Workload
+from tests.faults.processes import Process, ProcessLoop
+from tests.faults.region import CLUSTER, ROLE, Region
+from tests.faults.replicas import EPOCH, LooseFence, Replica, make_datetime, wall_clock
+from tests.faults.wires import Call
+
+MODULES = ("launching", "provider", "pricing", "instanceprofiles", "amis")
+"""Those of `controller.aws` that ask for the time of day."""
+
+FLEET_SECONDS = 3.0
+LONGEST = 3600.0
+POD = (8500, 8192)
+"""Milli-CPUs and MiB of a pod, two of which no instance type of the region holds."""
+
+
+class StrictBucket:
+    """A bucket of EC2's that gives what it has, or nothing."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.tokens = size.most
+        self.at = 0.0
+
+    def give(self, count: float, now: float) -> bool:
+        self.tokens = min(self.tokens + (now - self.at) * self.size.per_second, self.size.most)
+        self.at = now
+        # What a clock's rounding makes of a whole token is one.
+        if count > self.tokens + 1e-6:
+            return False
+        self.tokens -= count
+        return True
+
+
+class StrictRegion(Region):
+    """EC2 with its buckets and its slowness, which remembers what it was asked and when."""
+
+    def __init__(self) -> None:
+        super().__init__(EPOCH, random.Random(1))
+        self.calls: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.fleets: dict[str, float] = {}
+        """When CreateFleet was first called for a claim."""
+
+        self._buckets: dict[str, StrictBucket] = {}
+        self._threads = asyncio.Semaphore(THREADS)
+
+    async def answer(self, operation: str, parameters: Mapping[str, Any]) -> Any:
+        if operation in ("receive_message", "delete_message_batch"):
+            return await super().answer(operation, parameters)
+        async with self._threads:
+            self._count(operation, parameters)
+            if operation == "create_fleet":
+                claim = _tag(parameters, "karpenter.sh/nodeclaim")
+                self.fleets.setdefault(claim, self.now())
+                await asyncio.sleep(FLEET_SECONDS)
+            answer = await super().answer(operation, parameters)
+            if isinstance(answer, Sized) and not isinstance(answer, Mapping):
+                self.calls[operation] += further_pages(answer, parameters)
+            return answer
+
+    def _count(self, operation: str, parameters: Mapping[str, Any]) -> None:
+        self.calls[operation] += 1
+        costs = [(operation, size_of(operation), 1)]
+        if operation in OF_RESOURCES:
+            listed, size = OF_RESOURCES[operation]
+            costs.append((f"{operation}/{listed}", size, len(parameters[listed])))
+        for name, size, count in costs:
+            bucket = self._buckets.setdefault(name, StrictBucket(size))
+            if not bucket.give(count, self.now()):
+                self.refused[operation] += 1
+                raise ThrottledError(f"{operation} (RequestLimitExceeded)")
+
+
+def _tag(parameters: Mapping[str, Any], key: str) -> str:
+    return next(
+        str(tag["Value"])
+        for specification in parameters["TagSpecifications"]
+        for tag in specification["Tags"]
+        if tag["Key"] == key
+    )
+
+
+class Calm:
+    """Nothing goes wrong."""
+
+    async def before(self, call: Call) -> None: ...
+
+    async def after(self, call: Call) -> None: ...
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        return answer
+
+    def delay(self, process: Process) -> float:
+        return 0.0
+
+
+class ScaleUp:
+    """N pods that want a node each, and what becomes of them."""
+
+    def __init__(self, nodes: int) -> None:
+        self.region = StrictRegion()
+        self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
+        cpu, memory = POD
+        workload = Workload("web", cpu, memory, replicas=nodes)
+        self._surroundings = Surroundings(self.api, self.region, random.Random(1), [workload])
+        self.nodes = nodes
+        self.created: dict[str, float] = {}
+        """When each NodeClaim was made."""
+
+        self.pods_at = self.seconds = 0.0
+
+    async def play(self) -> None:
+        self._furnish()
+        process = Process("controller")
+        replica = Replica(process, self.api, self.region, Calm(), 1)
+        process.start(replica.live())
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(60)
+        self.region.calls.clear()
+        self.pods_at = loop.time()
+        watching = asyncio.create_task(self._watch())
+        while not self._surroundings.is_quiet() and loop.time() < self.pods_at + LONGEST:
+            await self._surroundings.step()
+            await asyncio.sleep(1)
+        self.seconds = loop.time() - self.pods_at
+        watching.cancel()
+        process.kill()
+
+    async def _watch(self) -> None:
+        async for change in self.api.watch(kinds.NODE_CLAIM):
+            if change.object is not None:
+                self.created.setdefault(change.object.metadata.name, self.region.now())
+
+    def _furnish(self) -> None:
+        discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
+        self.api.store_json(
+            kinds.EC2_NODE_CLASS,
+            {
+                "metadata": {"name": "default"},
+                "spec": {
+                    "amiSelectorTerms": [{"alias": "al2023@latest"}],
+                    "subnetSelectorTerms": discovery,
+                    "securityGroupSelectorTerms": discovery,
+                    "role": ROLE,
+                },
+            },
+        )
+        reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+        self.api.store_json(
+            kinds.NODE_POOL,
+            {
+                "metadata": {"name": "default"},
+                "spec": {"template": {"spec": {"nodeClassRef": reference, "requirements": []}}},
+            },
+        )
+
+
+def play(nodes: int) -> ScaleUp:
+    """Play one scale-up, on an event loop of its own."""
+    moment: type[datetime] = make_datetime(EPOCH)
+    loop = ProcessLoop()
+    loop.set_exception_handler(lambda *_: None)
+    with ExitStack() as patched:
+        patched.enter_context(patch("controller.manager.leadership.Fence", LooseFence))
+        for module in MODULES:
+            patched.enter_context(patch(f"controller.aws.{module}.datetime", moment))
+
+        async def course() -> ScaleUp:
+            scale_up = ScaleUp(nodes)
+            await scale_up.play()
+            return scale_up
+
+        return loop.run_until_complete(course())
+
+
+def report(scale_up: ScaleUp) -> str:
+    """Say what was asked of EC2, and how long claims waited."""
+    region = scale_up.region
+    waits = sorted(at - scale_up.created[claim] for claim, at in region.fleets.items())
+    lines = [
+        f"{len(region.machines)} instances for {scale_up.nodes} pods, all running after "
+        f"{scale_up.seconds:.0f} s; {len(scale_up.created)} NodeClaims",
+        f"NodeClaim to CreateFleet: median {statistics.median(waits):.1f} s, "
+        f"95 % {waits[len(waits) * 95 // 100]:.1f} s, longest {waits[-1]:.1f} s; the first "
+        f"{min(region.fleets.values()) - scale_up.pods_at:.1f} s and the last "
+        f"{max(region.fleets.values()) - scale_up.pods_at:.1f} s after the pods",
+        "| API | calls | refused | bucket |",
+        "|---|---:|---:|---|",
+    ]
+    for operation, count in region.calls.most_common():
+        size = size_of(operation)
+        bucket = f"{size.most:.0f}, {size.per_second:.0f} a second"
+        lines.append(f"| {operation} | {count} | {region.refused[operation]} | {bucket} |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Play a scale-up and print what it asked of EC2; fails when a call was refused."""
+    parser = argparse.ArgumentParser(prog="tests.benchmarks.launches", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=500, help="how many nodes are needed (500)")
+    options = parser.parse_args(argv)
+    logging.disable(logging.CRITICAL)
+    # What the controller leaves in the middle of a step complains when it is forgotten.
+    sys.unraisablehook = lambda _: None
+    scale_up = play(options.nodes)
+    print(report(scale_up))
+    return 1 if scale_up.region.refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
