@@ -15,6 +15,7 @@ from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoun
 from controller.options import Options
 from tests.aws.builders import CLUSTER, NOW, make_claim, ready, within
 from tests.aws.conftest import Region
+from tests.testbed.eventually import eventually
 
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 
@@ -44,6 +45,11 @@ async def test_a_broken_instance_is_told_once_until_it_is_well_again(
 ) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
     broken = instance.provider_id.rpartition("/")[2]
+
+    async def runs() -> bool:
+        return broken in {i.instance_id for i in region.instances() if i.state == "running"}
+
+    await eventually(runs)  # of others EC2 tells no status
     statuses = InstanceStatuses(provider.aws)
     region.control.impair(broken, system=True, since_seconds=300)
 
