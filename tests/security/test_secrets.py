@@ -204,7 +204,10 @@ async def test_what_pods_and_annotations_hold_is_written_nowhere(written: list[s
     theirs = (kinds.EC2_NODE_CLASS, kinds.NODE_POOL, kinds.POD)
     bodies += [body.get("status", {}) for kind in theirs for body in world.api.bodies(kind)]
     written += [str(body) for body in bodies]
-    written.append(prometheus_client.generate_latest(world.metrics.registry).decode())
+    page = prometheus_client.generate_latest(world.metrics.registry).decode()
+    written.append(page)
+    for name in ("too-large", claim.metadata.name, f"node-of-{claim.metadata.name}"):
+        assert name not in page, "nobody asked for metrics of single pods, claims and nodes"
 
 
 def _planted(value: Any) -> dict[str, Any]:
