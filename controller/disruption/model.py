@@ -65,6 +65,11 @@ class Rule:
         """What it asks."""
         return self.group.kind
 
+    @property
+    def is_local(self) -> bool:
+        """Whether each node answers for itself: it is a domain, and nobody looks for company."""
+        return self.group.per_node and self.kind is not TopologyKind.AFFINITY
+
     def population(self, present: Indices) -> Vector:
         """Return how many pods that it counts each domain has."""
         return self._sum(present, self.members, self.counted)

@@ -353,12 +353,22 @@ class Plan:
             own = number in rule.members
             if own and not rule.group.per_node:
                 at_once = 1
+            if rule.is_local:
+                most = np.minimum(most, self._admitted_locally(rule, own, nodes))
+                continue
             where = rule.domain[nodes]
             most = np.minimum(most, np.where(where >= 0, self._admitted(rule, own)[where], 0))
         for rule in rules.repelling:
             where = rule.domain[nodes]
             most[(where >= 0) & (rule.stated(self.present)[where] > 0)] = 0
         return most, at_once
+
+    def _admitted_locally(self, rule: Rule, own: bool, nodes: Indices) -> Indices:
+        """Return the same for a rule of which each node is a domain by itself, node by node."""
+        counts = rule.counted[nodes] + self.present[np.ix_(nodes, rule.members)].sum(axis=1)
+        if rule.kind is TopologyKind.ANTI_AFFINITY:
+            return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
+        return _spared(rule.group.max_skew - counts, own)
 
     def _admitted(self, rule: Rule, own: bool) -> Indices:
         """Return how many more pods that state a rule, and count themselves or not, each domain
@@ -371,9 +381,14 @@ class Plan:
         if rule.kind is TopologyKind.ANTI_AFFINITY:
             return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
         least = 0.0
-        if not group.per_node and rule.universe.sum() >= max(group.min_domains, 1):
+        if rule.universe.sum() >= max(group.min_domains, 1):
             least = float(counts[rule.universe].min())
         spare = group.max_skew + least - counts
-        if own:
-            return np.maximum(spare, 0).astype(np.int64)
-        return np.where(spare >= 0, ENDLESS, 0)
+        return _spared(spare, own)
+
+
+def _spared(spare: Vector, own: bool) -> Indices:
+    """Return how many pods a spread lets in that has so many to spare."""
+    if own:
+        return np.maximum(spare, 0).astype(np.int64)
+    return np.where(spare >= 0, ENDLESS, 0)
