@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 from pulumi.dynamic import CreateResult, Resource, UpdateResult
 
 from infra.clusterapi import (
+    ApiError,
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
@@ -19,12 +20,20 @@ from infra.clusterapi import (
     Wire,
     require_given_up,
 )
+from infra.config import ConfigError
 from infra.config import NodeAccess as Kind
 from infra.ekscluster import EksCluster
 from infra.statefulprovider import StatefulProvider
 
 AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
-MAPPED_GROUPS = ("system:bootstrappers", "system:nodes")
+ENTRIES = ("EC2_LINUX", "EC2_WINDOWS")
+"""The ways in that are access entries, of this type."""
+
+MAPPED_GROUPS: Mapping[str, Sequence[str]] = {
+    "aws-auth": ("system:bootstrappers", "system:nodes"),
+    "aws-auth-windows": ("system:bootstrappers", "system:nodes", "eks:kube-proxy-windows"),
+}
+"""The ways in through the ConfigMap → the groups that the node role is mapped to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +53,7 @@ class NodeAccess(pulumi.ComponentResource):
     ) -> None:
         super().__init__("joiner:infra:NodeAccess", name, None, opts)
         mine = pulumi.ResourceOptions(parent=self)
-        if args.kind in ("EC2_LINUX", "EC2_WINDOWS"):
+        if args.kind in ENTRIES:
             aws.eks.AccessEntry(
                 name,
                 cluster_name=args.cluster.name,
@@ -52,17 +61,72 @@ class NodeAccess(pulumi.ComponentResource):
                 type=args.kind,
                 opts=mine,
             )
-        elif args.kind == "aws-auth":
-            RoleMapping(name, args.cluster, args.node_role_arn, opts=mine)
+        elif args.kind in MAPPED_GROUPS:
+            RoleMapping(name, args, opts=mine)
         self.register_outputs({})
 
 
-def with_mapping(mapped: str, role_arn: str) -> str:
+def kind_of_access(asked: Kind | None, cluster: EksCluster) -> Kind:
+    """Return the way in that was asked for, or the one that the cluster takes.
+
+    Raises:
+        ConfigError: the cluster does not take the one that was asked for.
+
+    """
+    mode = cluster.authentication_mode
+    if asked is None:
+        return "aws-auth" if mode == "CONFIG_MAP" else "EC2_LINUX"
+    if asked in ENTRIES and mode == "CONFIG_MAP":
+        raise ConfigError(
+            [
+                f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
+                "is CONFIG_MAP, which takes no access entries; set it to aws-auth or "
+                "aws-auth-windows, or have the cluster take both (aws eks update-cluster-config "
+                "--access-config authenticationMode=API_AND_CONFIG_MAP; there is no way back)"
+            ]
+        )
+    if asked in MAPPED_GROUPS and mode == "API":
+        raise ConfigError(
+            [
+                f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
+                "is API, and nobody reads aws-auth there; set it to EC2_LINUX or EC2_WINDOWS"
+            ]
+        )
+    return asked
+
+
+def refuse_unreadable_mapping(location: ClusterLocation) -> None:
+    """Look whether the node role can be put into aws-auth.
+
+    Raises:
+        ConfigError: the ConfigMap cannot be read, or holds what is no list of roles.
+
+    """
+    try:
+        config_map = ClusterApi.find(location).get(AWS_AUTH)
+        _others(_map_roles(config_map or {}), "")
+    except (ClusterGoneError, ClusterUnreachableError, ApiError) as exc:
+        problem = f"the ConfigMap kube-system/aws-auth cannot be read: {exc}"
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as exc:
+        problem = f"mapRoles of the ConfigMap kube-system/aws-auth is no list of roles: {exc}"
+    else:
+        return
+    raise ConfigError(
+        [
+            f"nodes are to be let in by aws-auth (joiner:nodeAccess), and {problem}. Mend that, or "
+            "let nodes in yourself: set joiner:nodeAccess to none"
+        ]
+    )
+
+
+def with_mapping(
+    mapped: str, role_arn: str, groups: Sequence[str] = MAPPED_GROUPS["aws-auth"]
+) -> str:
     """Return `mapRoles` of aws-auth with the node role in it; other entries stay."""
     entry = {
         "rolearn": role_arn,
         "username": "system:node:{{EC2PrivateDNSName}}",
-        "groups": list(MAPPED_GROUPS),
+        "groups": list(groups),
     }
     return _dumped([*_others(mapped, role_arn), entry])
 
@@ -115,26 +179,28 @@ class RoleMapping(Resource):
     def __init__(
         self,
         name: str,
-        cluster: EksCluster,
-        role_arn: pulumi.Input[str],
+        args: NodeAccessArgs,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__(
-            _RoleMappingProvider(), name, {**cluster.location, "role_arn": role_arn}, opts
-        )
+        props: dict[str, Any] = {**args.cluster.location, "role_arn": args.node_role_arn}
+        if args.kind != "aws-auth":
+            props["groups"] = list(MAPPED_GROUPS[args.kind])
+        super().__init__(_RoleMappingProvider(), name, props, opts)
 
 
 def _map(props: Mapping[str, Any]) -> None:
     cluster = ClusterApi.find(ClusterLocation.of(props))
     config_map = cluster.get(AWS_AUTH)
+    groups = props.get("groups") or MAPPED_GROUPS["aws-auth"]
+    mapped = with_mapping(_map_roles(config_map or {}), props["role_arn"], groups)
     if config_map:
-        _write(cluster, config_map, with_mapping(_map_roles(config_map), props["role_arn"]))
+        _write(cluster, config_map, mapped)
         return
     fresh = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "aws-auth", "namespace": "kube-system"},
-        "data": {"mapRoles": with_mapping("", props["role_arn"])},
+        "data": {"mapRoles": mapped},
     }
     cluster.request("POST", AWS_AUTH.rpartition("/")[0], fresh)
 

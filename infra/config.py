@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 """Relative paths in settings start here, where Pulumi.yaml is."""
 
 Identity = Literal["pod-identity", "irsa"]
-NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "none"]
+NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "aws-auth-windows", "none"]
 Presence = Literal["existing", "create"]
 
 
@@ -144,9 +144,11 @@ class StackConfig:
     oidc_provider: Presence = "existing"
     """With IRSA: whether the cluster's OIDC provider exists in IAM already or is made here."""
 
-    node_access: NodeAccess = "EC2_LINUX"
+    node_access: NodeAccess | None = None
     """How nodes are let into the cluster: an access entry of this type, the aws-auth ConfigMap
-    of older clusters, or some other way of yours."""
+    of older clusters (with the group that Windows nodes need, or without), or some other way of
+    yours. When left out, an access entry for Linux where the cluster takes entries, else
+    aws-auth."""
 
     node_role_name: RoleName | None = None
     """`KarpenterNodeRole-<cluster>` when left out. IAM has one role of a name in all regions."""

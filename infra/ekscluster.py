@@ -39,6 +39,9 @@ class EksCluster:
     security_group_id: pulumi.Input[str]
     """The cluster's own, which lets nodes and control plane speak with one another."""
 
+    authentication_mode: str = ""
+    """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty where it is not known."""
+
     aws_endpoint: str = ""
     """One endpoint for every AWS API; AWS itself when empty."""
 
@@ -79,6 +82,7 @@ class EksCluster:
         options = pulumi.InvokeOptions(provider=provider)
         cluster = aws.eks.get_cluster(name=location.cluster_name, opts=options)
         issuers = [oidc.issuer for identity in cluster.identities for oidc in identity.oidcs]
+        modes = [config.authentication_mode for config in cluster.access_configs or []]
         return cls(
             name=location.cluster_name,
             region=location.region,
@@ -89,6 +93,7 @@ class EksCluster:
             issuer=next(iter(issuers), ""),
             subnet_ids=tuple(sorted(cluster.vpc_config.subnet_ids)),
             security_group_id=cluster.vpc_config.cluster_security_group_id,
+            authentication_mode=next(iter(modes), ""),
             aws_endpoint=location.aws_endpoint,
             kubeconfig=location.kubeconfig,
         )

@@ -23,7 +23,14 @@ import pulumi
 
 from controller.apis import labels
 from infra import customresources, image, names, nodepools
-from infra.access import NodeAccess, NodeAccessArgs
+from infra.access import (
+    ENTRIES,
+    MAPPED_GROUPS,
+    NodeAccess,
+    NodeAccessArgs,
+    kind_of_access,
+    refuse_unreadable_mapping,
+)
 from infra.config import (
     Identity,
     Presence,
@@ -70,7 +77,9 @@ class JoinerArgs:
     identity: Identity = "pod-identity"
     pod_identity_agent: Presence = "existing"
     oidc_provider: Presence = "existing"
-    node_access: NodeAccessKind = "EC2_LINUX"
+    node_access: NodeAccessKind | None = None
+    """The way that the cluster takes when left out."""
+
     node_role_name: pulumi.Input[str] | None = None
     controller_role_name: pulumi.Input[str] | None = None
     permissions_boundary: pulumi.Input[str] | None = None
@@ -138,6 +147,7 @@ class Joiner(pulumi.ComponentResource):
         )
         given = args.installation or self._stack
         self._title = given.title if isinstance(given, Installation) else given
+        self._access = kind_of_access(args.node_access, args.cluster)
         tags = self._discovery()
         self._refuse(tags)
         self._installation = (
@@ -178,7 +188,7 @@ class Joiner(pulumi.ComponentResource):
         access = NodeAccess(
             f"{self._name}-node-access",
             NodeAccessArgs(
-                kind=args.node_access, cluster=args.cluster, node_role_arn=node_role.role.arn
+                kind=self._access, cluster=args.cluster, node_role_arn=node_role.role.arn
             ),
             mine,
         )
@@ -261,7 +271,7 @@ class Joiner(pulumi.ComponentResource):
                 namespace=plain[3],
                 service_account=plain[4],
                 repository=None if args.image else names.repository(where.cluster_name),
-                access_entry=args.node_access in ("EC2_LINUX", "EC2_WINDOWS"),
+                access_entry=self._access in ENTRIES,
                 association=args.identity == "pod-identity",
                 agent=args.pod_identity_agent == "create",
                 zonal_shift=self._options.enable_zonal_shift,
@@ -269,6 +279,8 @@ class Joiner(pulumi.ComponentResource):
             location=location,
             installation=self._title,
         )
+        if self._access in MAPPED_GROUPS:
+            refuse_unreadable_mapping(location)
         refuse_clashes(tags, pulumi.InvokeOptions(parent=self))
         if args.identity == "irsa" and isinstance(cluster.issuer, str):
             refuse_unusable_provider(

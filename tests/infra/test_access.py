@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import yaml
 
-from infra.access import with_mapping, without_mapping
+from infra.access import (
+    AWS_AUTH,
+    MAPPED_GROUPS,
+    kind_of_access,
+    refuse_unreadable_mapping,
+    with_mapping,
+    without_mapping,
+)
+from infra.clusterapi import ApiError, ClusterApi, ClusterLocation
+from infra.config import ConfigError
+from infra.ekscluster import EksCluster
 
 OURS = "arn:aws:iam::123456789012:role/KarpenterNodeRole-joiner"
 OTHERS = """
@@ -34,3 +48,87 @@ def test_unmapping_leaves_the_others_as_they_were() -> None:
 
     assert yaml.safe_load(without_mapping(mapped, OURS)) == yaml.safe_load(OTHERS)
     assert yaml.safe_load(without_mapping("", OURS)) == []
+
+
+CLUSTER = EksCluster(
+    name="joiner",
+    region="us-west-2",
+    account="123456789012",
+    endpoint="https://cluster.example.com",
+    certificate_authority="Q0E=",
+    security_group_id="sg-1",
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("API", "EC2_LINUX"),
+        ("API_AND_CONFIG_MAP", "EC2_LINUX"),
+        ("", "EC2_LINUX"),
+        ("CONFIG_MAP", "aws-auth"),
+    ],
+)
+def test_the_way_in_is_the_one_that_the_cluster_takes(mode: str, kind: str) -> None:
+    assert kind_of_access(None, replace(CLUSTER, authentication_mode=mode)) == kind
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "advice"),
+    [
+        ("CONFIG_MAP", "EC2_LINUX", "set it to aws-auth or aws-auth-windows"),
+        ("CONFIG_MAP", "EC2_WINDOWS", "authenticationMode=API_AND_CONFIG_MAP"),
+        ("API", "aws-auth", "set it to EC2_LINUX or EC2_WINDOWS"),
+        ("API", "aws-auth-windows", "nobody reads aws-auth there"),
+    ],
+)
+def test_a_way_in_that_the_cluster_does_not_take_is_refused(
+    mode: str, asked: Any, advice: str
+) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        kind_of_access(asked, replace(CLUSTER, authentication_mode=mode))
+
+
+@pytest.mark.parametrize("mapped", ["nonsense", "- just text", "{a: b}", "[1", "- 1"])
+def test_an_aws_auth_that_is_no_list_of_roles_is_refused(
+    monkeypatch: pytest.MonkeyPatch, mapped: str
+) -> None:
+    have_aws_auth(monkeypatch, {"data": {"mapRoles": mapped}})
+
+    with pytest.raises(ConfigError, match="is no list of roles"):
+        refuse_unreadable_mapping(ClusterLocation("joiner", "us-west-2"))
+
+
+def test_so_is_one_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_aws_auth(monkeypatch, ApiError(403, "configmaps is forbidden"))
+
+    with pytest.raises(ConfigError, match="cannot be read: 403: configmaps is forbidden"):
+        refuse_unreadable_mapping(ClusterLocation("joiner", "us-west-2"))
+
+
+@pytest.mark.parametrize("held", [None, {}, {"data": {"mapRoles": OTHERS}}])
+def test_one_that_is_not_there_yet_or_in_order_is_taken(
+    monkeypatch: pytest.MonkeyPatch, held: Any
+) -> None:
+    have_aws_auth(monkeypatch, held)
+
+    refuse_unreadable_mapping(ClusterLocation("joiner", "us-west-2"))
+
+
+def test_windows_nodes_are_mapped_to_one_group_more() -> None:
+    (entry,) = yaml.safe_load(with_mapping("", OURS, MAPPED_GROUPS["aws-auth-windows"]))
+
+    assert entry["groups"] == ["system:bootstrappers", "system:nodes", "eks:kube-proxy-windows"]
+
+
+def have_aws_auth(monkeypatch: pytest.MonkeyPatch, held: Any) -> None:
+    """Have the cluster hold this as its ConfigMap, or answer with this error."""
+
+    class Cluster:
+        def get(self, path: str) -> Any:
+            assert path == AWS_AUTH
+            if isinstance(held, Exception):
+                raise held
+            return held
+
+    monkeypatch.setattr(ClusterApi, "find", lambda location: Cluster())

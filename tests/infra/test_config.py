@@ -65,7 +65,7 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("region", "Oregon", "us-west-2"),
         ("awsEndpoint", "localhost:4566", "a URL"),
         ("identity", "root", "pod-identity or irsa"),
-        ("nodeAccess", "ec2", "EC2_LINUX or EC2_WINDOWS or aws-auth or none"),
+        ("nodeAccess", "ec2", "EC2_LINUX or EC2_WINDOWS or aws-auth or aws-auth-windows or none"),
         ("oidcProvider", "maybe", "existing or create"),
         ("replicas", "0", "at least 1"),
         ("replicas", "many", "a whole number"),
