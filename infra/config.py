@@ -84,6 +84,10 @@ Subnet = Annotated[str, Form(r"subnet-[0-9a-z]+", "subnets such as subnet-012345
 SecurityGroup = Annotated[
     str, Form(r"sg-[0-9a-z]+", "security groups such as sg-0123456789abcdef0")
 ]
+Definition = Annotated[
+    str,
+    Form(r"[a-z0-9.-]{1,253}", "CustomResourceDefinitions such as nodepools.karpenter.sh"),
+]
 StackName = Annotated[
     str,
     Form(r"([^/\s]+/[^/\s]+/)?[^/\s]+", "a stack of this project, or organization/project/stack"),
@@ -165,6 +169,10 @@ class StackConfig:
 
     queue_name: QueueName | None = None
     """Name of the interruption queue; the cluster's when left out."""
+
+    existing_kinds: tuple[Definition, ...] = ()
+    """CustomResourceDefinitions that somebody else keeps in the cluster, such as Karpenter or EKS
+    Auto Mode: they are neither made nor deleted here."""
 
     discovery_tags: bool = True
     """Whether subnets and security groups are tagged `karpenter.sh/discovery: <cluster>`."""

@@ -47,6 +47,7 @@ from infra.identity import refuse_unusable_provider
 from infra.inputs import known, then
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
+from infra.noderolename import NodeRoleName
 from infra.ownership import Given, refuse_other_account, refuse_taken
 from infra.policies import Place
 from infra.teardown import Drain, DrainArgs, Installation, NothingLeft
@@ -85,6 +86,9 @@ class JoinerArgs:
     permissions_boundary: pulumi.Input[str] | None = None
     spot_role: Presence = "existing"
     queue_name: pulumi.Input[str] | None = None
+    existing_kinds: Sequence[str] = ()
+    """Names of CustomResourceDefinitions that somebody else keeps in the cluster."""
+
     discovery_tags: bool = True
     cluster_tags: bool = False
     subnet_ids: Sequence[pulumi.Input[str]] = ()
@@ -135,6 +139,7 @@ class Joiner(pulumi.ComponentResource):
         self._name, self._args = name, args
         self._options = require_options(args.settings)
         nodepools.refuse_faulty(args.node_pools)
+        self._kinds = customresources.wanted(args.existing_kinds)
         self._stack = full_name_of_stack()
         self._asked = opts or pulumi.ResourceOptions()
         super().__init__(
@@ -157,6 +162,14 @@ class Joiner(pulumi.ComponentResource):
                 f"{name}-installation", args.cluster, given, pulumi.ResourceOptions(parent=self)
             )
         )
+        role_name = NodeRoleName(
+            f"{name}-node-role-name",
+            args.cluster,
+            installation=self._title,
+            role_name=self._node_role_name,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[self._installation]),
+        )
+        self._first = [self._installation, role_name]
         self._mine = pulumi.ResourceOptions(parent=self)
         self._in_cluster = pulumi.ResourceOptions(parent=self, providers=self._cluster_provider())
         self._make(tags)
@@ -165,14 +178,14 @@ class Joiner(pulumi.ComponentResource):
         self, made: pulumi.ResourceTransformationArgs
     ) -> pulumi.ResourceTransformationResult | None:
         """Have each resource bear our tags, and come after what the whole comes after."""
-        if isinstance(made.resource, pulumi.ComponentResource | Installation):
+        if isinstance(made.resource, pulumi.ComponentResource | Installation | NodeRoleName):
             return None
         props: dict[str, Any] = dict(made.props)
         if isinstance(getattr(type(made.resource), "tags", None), property):
             ours = {labels.TAG_INSTALLATION: self._title}
             props["tags"] = {**self._args.tags, **(props.get("tags") or {}), **ours}
         opts = made.opts
-        for before in (self._asked.depends_on, [self._installation]):
+        for before in (self._asked.depends_on, self._first):
             opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=before))
         return pulumi.ResourceTransformationResult(props, opts)
 
@@ -201,7 +214,7 @@ class Joiner(pulumi.ComponentResource):
         discovery = DiscoveryTags(f"{self._name}-discovery", tags, mine)
         kinds = CustomResources(
             f"{self._name}-crds",
-            CustomResourcesArgs(files=customresources.rendered()),
+            CustomResourcesArgs(definitions=self._kinds),
             self._in_cluster,
         )
         groundwork = [node_role, access, queue, controller_role, discovery, kinds]
@@ -281,6 +294,7 @@ class Joiner(pulumi.ComponentResource):
         )
         if self._access in MAPPED_GROUPS:
             refuse_unreadable_mapping(location)
+        customresources.refuse_other_kinds(location, args.existing_kinds)
         refuse_clashes(tags, pulumi.InvokeOptions(parent=self))
         if args.identity == "irsa" and isinstance(cluster.issuer, str):
             refuse_unusable_provider(

@@ -18,6 +18,7 @@ PROVIDERS: Mapping[str, str] = {
     "image": "infra.image._PushedImageProvider",
     "installation": "infra.statefulprovider.StatefulProvider",
     "no-association": "infra.identity._NoAssociationProvider",
+    "node-role-name": "infra.noderolename._NodeRoleNameProvider",
     "nothing-left": "infra.teardown._NothingLeftProvider",
     "spot-role": "infra.iam._SpotRoleProvider",
 }

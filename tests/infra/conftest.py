@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from moto import mock_aws
 
-from infra.clusterapi import ClusterLocation
+from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from tests.infra.knownaws import Entries
 
 
@@ -42,6 +42,11 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
     """Have the cluster in AWS, and nothing else that the program asks for."""
     made = Entries()
+
+    def silent(location: ClusterLocation, **_: object) -> ClusterApi:
+        raise ClusterUnreachableError(f"nobody answers for {location.cluster_name}")
+
+    monkeypatch.setattr(ClusterApi, "find", silent)
     monkeypatch.setattr(
         ClusterLocation, "client", lambda location, service: made.client(location, service)
     )

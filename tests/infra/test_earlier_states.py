@@ -18,7 +18,7 @@ import pytest
 from pulumi.dynamic import ResourceProvider
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra import access, iam, identity, image, teardown
+from infra import access, iam, identity, image, noderolename, teardown
 from infra.statefulprovider import StatefulProvider
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -55,6 +55,7 @@ KINDS: dict[str, type[ResourceProvider]] = {
     "image": image._PushedImageProvider,
     "installation": StatefulProvider,
     "no-association": identity._NoAssociationProvider,
+    "node-role-name": noderolename._NodeRoleNameProvider,
     "nothing-left": teardown._NothingLeftProvider,
     "spot-role": iam._SpotRoleProvider,
 }

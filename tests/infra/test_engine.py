@@ -260,7 +260,8 @@ def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage)
         "dev", stage.settings | {"clusterTags": "true", "spotRole": "create"}
     )
 
-    assert (changes.create, changes.replace, changes.delete) == (1, 0, 0), stage.said
+    # The component, and what has come since.
+    assert (changes.create, changes.replace, changes.delete) == (2, 0, 0), stage.said
     assert any("joiner:infra:Joiner joiner create" in line for line in stage.said)
     stage.engine.restore("dev", {"version": 3, "deployment": {}})
 
@@ -340,14 +341,18 @@ def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> Non
     assert stage.cloud.leftovers() == {}
 
 
-def test_an_up_that_fails_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
+def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
     definition = "nodepools.karpenter.sh"
     file = CHECKOUT / "crds" / "karpenter.sh_nodepools.yaml"
     stage.cluster.request("POST", DEFINITIONS, yaml.safe_load(file.read_text()))
     instance = stage.run_instance()
 
-    with pytest.raises(EngineError, match=f"{definition} already exists"):
+    with pytest.raises(EngineError, match=f"{definition} already exists") as refused:
         stage.up()
+    assert "joiner:existingKinds" in refused.value.output
+    assert stage.installed == {definition}
+    stage.up(existingKinds=definition)
+    assert len(stage.installed) == len(crds.DEFINITIONS)
     stage.destroy()
 
     assert stage.lives(instance)
@@ -405,6 +410,22 @@ def test_another_way_to_the_same_cluster_replaces_nothing(stage: Stage, tmp_path
 
     assert (changes.replace, changes.create, changes.delete) == (0, 0, 0)
     assert stage.cluster.list(NODE_POOLS)[0]["metadata"]["uid"] == pool
+    stage.destroy()
+
+
+def test_the_role_of_nodes_that_run_keeps_its_name(stage: Stage) -> None:
+    stage.up()
+    instance = stage.launch("claim-1")
+    before = stage.resources
+
+    with pytest.raises(EngineError, match="1 nodes run by the role KarpenterNodeRole-joiner"):
+        stage.engine.preview("dev", stage.settings | {"nodeRoleName": "another"})
+    with pytest.raises(EngineError, match="In stages: set joiner:nodeRoleName back"):
+        stage.up(nodeRoleName="another")
+
+    assert stage.lives(instance)
+    assert stage.resources == before
+    stage.cluster.delete(DEPLOYMENT)
     stage.destroy()
 
 
