@@ -11,7 +11,9 @@ import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
 from infra.config import Identity
+from infra.ekscluster import EksCluster
 from infra.inputs import then
+from infra.podidentity import PodIdentity
 
 CONTAINER = "controller"
 USER = 65532
@@ -140,6 +142,7 @@ def admin_rules() -> list[Rule]:
 class ControllerArgs:
     """Where the controller runs, as what, and with which settings."""
 
+    cluster: EksCluster
     namespace: pulumi.Input[str]
     name: pulumi.Input[str]
     image: pulumi.Input[str]
@@ -175,7 +178,9 @@ class Controller(pulumi.ComponentResource):
             name,
             metadata=self._metadata(),
             spec=deployment_spec(args),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[account, *bindings, *args.after]),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[*self._identity(account), *bindings, *args.after]
+            ),
         )
         self.register_outputs({"deployment": args.name})
 
@@ -195,6 +200,20 @@ class Controller(pulumi.ComponentResource):
         return kubernetes.core.v1.ServiceAccount(
             self._name, metadata=self._metadata(more), opts=self._mine
         )
+
+    def _identity(self, account: pulumi.Resource) -> list[pulumi.Resource]:
+        """Return what must be there before pods can have their identity."""
+        args = self._args
+        if args.identity != "pod-identity":
+            return [account]
+        given = PodIdentity(
+            f"{self._name}-identity",
+            args.cluster,
+            namespace=args.namespace,
+            service_account=args.name,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[account, *args.after]),
+        )
+        return [account, given]
 
     def _roles(self) -> list[pulumi.Resource]:
         args = self._args

@@ -357,6 +357,7 @@ class Joiner(pulumi.ComponentResource):
         return Controller(
             f"{self._name}-karpenter",
             ControllerArgs(
+                cluster=cluster,
                 namespace=args.namespace,
                 name=args.name,
                 image=args.image or self._built(),

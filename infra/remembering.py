@@ -20,6 +20,7 @@ PROVIDERS: Mapping[str, str] = {
     "no-association": "infra.identity._NoAssociationProvider",
     "node-role-name": "infra.noderolename._NodeRoleNameProvider",
     "nothing-left": "infra.teardown._NothingLeftProvider",
+    "pod-identity": "infra.podidentity._PodIdentityProvider",
     "spot-role": "infra.iam._SpotRoleProvider",
 }
 """What a state calls a provider → module and name of its class today."""

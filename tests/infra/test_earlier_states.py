@@ -18,7 +18,7 @@ import pytest
 from pulumi.dynamic import ResourceProvider
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra import access, iam, identity, image, noderolename, teardown
+from infra import access, iam, identity, image, noderolename, podidentity, teardown
 from infra.statefulprovider import StatefulProvider
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -57,6 +57,7 @@ KINDS: dict[str, type[ResourceProvider]] = {
     "no-association": identity._NoAssociationProvider,
     "node-role-name": noderolename._NodeRoleNameProvider,
     "nothing-left": teardown._NothingLeftProvider,
+    "pod-identity": podidentity._PodIdentityProvider,
     "spot-role": iam._SpotRoleProvider,
 }
 """What a state has held of a provider since providers are remembered by kind."""

@@ -1,0 +1,193 @@
+"""Whether EKS gives pods of a service account their identity yet, and pods that got none.
+
+A Pod Identity association is seen some seconds after it was made, and a pod gets the means of
+its identity when it is created or never. So the first pods wait until a pod that is only tried
+(a dry run) would get them, and those that came too early are made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
+
+from infra.clusterapi import (
+    ApiError,
+    ClusterApi,
+    ClusterGoneError,
+    ClusterLocation,
+    ClusterUnreachableError,
+    Wire,
+)
+from infra.ekscluster import EksCluster
+from infra.statefulprovider import StatefulProvider
+
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/pod-identity-webhook"
+"""What gives pods their identity on EKS; where it is missing there is nothing to wait for."""
+
+CREDENTIALS = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+"""The environment variable that a pod with an identity has."""
+
+LOOK_SECONDS = 2.0
+PATIENCE_SECONDS = 120.0
+"""Associations take seconds; after this, pods are started all the same, and somebody is told."""
+
+
+class Cluster(Protocol):
+    """What is asked of the cluster."""
+
+    def get(self, path: str) -> Wire | None:
+        """Read one object."""
+
+    def list(self, path: str, **query: str) -> list[Wire]:
+        """Read a collection."""
+
+    def request(self, method: str, path: str, body: Wire | None = None) -> Wire:
+        """Send one request."""
+
+    def delete(self, path: str) -> None:
+        """Ask for an object to go."""
+
+
+class Clock(Protocol):
+    """Tells the time and lets it pass."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+@dataclass(kw_only=True)
+class Identities:
+    """The pods of one service account, as far as their identity goes."""
+
+    cluster: Cluster
+    namespace: str
+    service_account: str
+    clock: Clock = field(default_factory=lambda: time)
+    say: Callable[[str], None] = _say
+
+    def settle(self) -> None:
+        """Wait until pods get their identity, then make those again that came too early."""
+        if self.cluster.get(WEBHOOK) is None or not self._wait():
+            return
+        for pod in self.without():
+            self.say(f"pod {pod} was created before its identity was there: it is made again")
+            self.cluster.delete(f"{self._pods}/{pod}")
+
+    def without(self) -> list[str]:
+        """Names of the pods that got no identity and stay."""
+        return [
+            pod["metadata"]["name"]
+            for pod in self.cluster.list(self._pods)
+            if pod["spec"].get("serviceAccountName") == self.service_account
+            and "deletionTimestamp" not in pod["metadata"]
+            and not _has_identity(pod)
+        ]
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a pod that were created now would get its identity."""
+        probe = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": f"{self.service_account}-", "namespace": self.namespace},
+            "spec": {
+                "serviceAccountName": self.service_account,
+                "containers": [{"name": "probe", "image": "none"}],
+            },
+        }
+        return _has_identity(self.cluster.request("POST", f"{self._pods}?dryRun=All", probe))
+
+    @property
+    def _pods(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def _wait(self) -> bool:
+        deadline = self.clock.monotonic() + PATIENCE_SECONDS
+        account = f"{self.namespace}/{self.service_account}"
+        try:
+            while not self.is_given:
+                if self.clock.monotonic() >= deadline:
+                    self.say(
+                        f"{account} has had no identity for {PATIENCE_SECONDS:.0f} s: look whether "
+                        "its Pod Identity association is there; run `pulumi up` again once it is"
+                    )
+                    return False
+                self.clock.sleep(LOOK_SECONDS)
+        except ApiError as exc:
+            self.say(f"whether pods of {account} get their identity is not known: {exc}")
+            return False
+        return True
+
+
+class PodIdentity(Resource):
+    """Comes between a service account's association and the first pod that needs it."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: EksCluster,
+        *,
+        namespace: pulumi.Input[str],
+        service_account: pulumi.Input[str],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {**cluster.location, "namespace": namespace, "service_account": service_account}
+        super().__init__(_PodIdentityProvider(), name, props, opts)
+
+
+class _PodIdentityProvider(StatefulProvider):
+    """Waits when it is made, and heals at any `up` that finds pods without identity."""
+
+    kind = "pod-identity"
+    identity = ("cluster_name", "namespace", "service_account")
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        _of(props).settle()
+        return super().create(props)
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        found = super().diff(_id, olds, news)
+        found.changes = found.changes or _needs_healing(olds)
+        return found
+
+    def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
+        _of(news).settle()
+        return super().update(_id, olds, news)
+
+
+def _of(props: Mapping[str, Any]) -> Identities:
+    return Identities(
+        cluster=ClusterApi.find(ClusterLocation.of(props)),
+        namespace=props["namespace"],
+        service_account=props["service_account"],
+    )
+
+
+def _needs_healing(props: Mapping[str, Any]) -> bool:
+    try:
+        identities = _of(props)
+        return bool(
+            identities.cluster.get(WEBHOOK) and identities.without() and identities.is_given
+        )
+    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+        return False  # whoever changes something will say so
+
+
+def _has_identity(pod: Wire) -> bool:
+    return any(
+        variable["name"] == CREDENTIALS
+        for container in pod["spec"]["containers"]
+        for variable in container.get("env") or []
+    )

@@ -1,0 +1,129 @@
+"""Pods that come before their identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from infra.clusterapi import ApiError, ClusterApi
+from infra.podidentity import CREDENTIALS, PATIENCE_SECONDS, WEBHOOK, Identities
+from infra.podidentity import _PodIdentityProvider as Provider
+
+PODS = "/api/v1/namespaces/kube-system/pods"
+PROPS = {
+    "cluster_name": "joiner",
+    "region": "us-west-2",
+    "namespace": "kube-system",
+    "service_account": "karpenter",
+}
+
+
+def pod(name: str, *, identity: bool, account: str = "karpenter") -> dict[str, Any]:
+    env = [{"name": CREDENTIALS, "value": "http://169.254.170.23/v1/credentials"}]
+    containers = [{"name": "controller", **({"env": env} if identity else {})}]
+    return {
+        "metadata": {"name": name},
+        "spec": {"serviceAccountName": account, "containers": containers},
+    }
+
+
+@dataclass
+class Eks:
+    """A cluster whose webhook sees the association after some seconds; also its clock."""
+
+    seen_after: float = 0.0
+    has_webhook: bool = True
+    refusal: ApiError | None = None
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        assert path == WEBHOOK
+        return {"kind": "MutatingWebhookConfiguration"} if self.has_webhook else None
+
+    def list(self, path: str, **query: str) -> list[dict[str, Any]]:
+        assert path == PODS
+        return list(self.pods)
+
+    def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        assert (method, path) == ("POST", f"{PODS}?dryRun=All")
+        if self.refusal:
+            raise self.refusal
+        return pod("probe", identity=self.now >= self.seen_after)
+
+    def delete(self, path: str) -> None:
+        self.pods = [each for each in self.pods if f"{PODS}/{each['metadata']['name']}" != path]
+
+    def settle(self) -> None:
+        Identities(
+            cluster=self,
+            namespace="kube-system",
+            service_account="karpenter",
+            clock=self,
+            say=self.said.append,
+        ).settle()
+
+
+def test_the_first_pod_waits_until_the_association_is_seen() -> None:
+    eks = Eks(seen_after=7)
+
+    eks.settle()
+
+    assert eks.now == 8
+    assert eks.said == []
+
+
+def test_pods_that_came_too_early_are_made_again_and_no_others() -> None:
+    early, late = pod("early", identity=False), pod("late", identity=True)
+    other = pod("other", identity=False, account="coredns")
+    eks = Eks(seen_after=3, pods=[early, late, other])
+
+    eks.settle()
+
+    assert eks.pods == [late, other]
+    assert "pod early was created before its identity was there" in eks.said[0]
+
+
+def test_no_pod_goes_while_it_would_come_back_without_identity() -> None:
+    eks = Eks(seen_after=PATIENCE_SECONDS * 2, pods=[pod("early", identity=False)])
+
+    eks.settle()
+
+    assert len(eks.pods) == 1
+    assert "look whether its Pod Identity association is there" in eks.said[0]
+
+
+@pytest.mark.parametrize(
+    "eks", [Eks(has_webhook=False), Eks(refusal=ApiError(400, "does not support dry run"))]
+)
+def test_where_nobody_can_tell_nobody_waits(eks: Eks) -> None:
+    eks.pods = [pod("early", identity=False)]
+
+    eks.settle()
+
+    assert eks.now == 0
+    assert len(eks.pods) == 1
+
+
+def test_a_later_up_finds_pods_without_identity_and_heals_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    eks = Eks(pods=[pod("early", identity=False)])
+    monkeypatch.setattr(ClusterApi, "find", lambda location: eks)
+    provider = Provider()
+
+    found = provider.diff("id", PROPS, PROPS)
+    provider.update("id", PROPS, PROPS)
+
+    assert (found.changes, found.replaces) == (True, [])
+    assert eks.pods == []
+    assert not provider.diff("id", PROPS, PROPS).changes
