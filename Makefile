@@ -8,6 +8,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
 .PHONY: help demo test check unit system disrupt crds base fmt up down status race bench upstream trace faults audit
+.PHONY: help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -40,6 +41,9 @@ base: ## pin what the controller's image stands on to today's, with its fixes (a
 	digest=$$(docker buildx imagetools inspect "$$tag" --format '{{.Manifest.Digest}}') && \
 	sed -i.old "s|^ARG PYTHON=.*|ARG PYTHON=$$tag@$$digest|" Dockerfile && rm Dockerfile.old && \
 	grep '^ARG PYTHON=' Dockerfile
+
+lock: ## pin what `pulumi install` installs to what the tests run on
+	@py=$(PY); exec $$py -m tests.infra.lockfile
 
 fmt: ## format the code
 	@py=$(PY); bin=$$(dirname $$py); $$bin/ruff check --fix -q . ; $$bin/ruff format .

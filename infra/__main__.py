@@ -92,12 +92,8 @@ def _manifests(config: StackConfig) -> Sequence[nodepools.Wire]:
 
 
 def _location(config: StackConfig) -> ClusterLocation:
-    path = config.kubeconfig_path
     return ClusterLocation(
-        config.cluster_name,
-        config.region,
-        config.aws_endpoint or "",
-        str(path) if path else "",
+        config.cluster_name, config.region, config.aws_endpoint or "", config.portable_kubeconfig
     )
 
 

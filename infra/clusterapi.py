@@ -32,6 +32,7 @@ from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+PROJECT = Path(__file__).resolve().parent.parent
 PAGE_SIZE = 500
 REQUEST_SECONDS = 30
 RETRY_SECONDS = 2.0
@@ -74,6 +75,7 @@ class ClusterLocation:
     region: str
     aws_endpoint: str = ""
     kubeconfig: str = ""
+    """As `kubeconfig_file` reads it."""
 
     @classmethod
     def of(cls, props: Mapping[str, Any]) -> ClusterLocation:
@@ -253,10 +255,21 @@ def require_given_up(
 def _server(location: ClusterLocation) -> Server:
     cluster = described(location)
     if location.kubeconfig:
-        return _server_of(Path(location.kubeconfig))
+        return _server_of(kubeconfig_file(location.kubeconfig))
     authority = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
     context = _trusting(authority)
     return Server(cluster["endpoint"].rstrip("/"), context, lambda: _eks_token(location))
+
+
+def kubeconfig_file(written: str) -> Path:
+    """Return the file that a path leads to on this machine.
+
+    Args:
+        written: from home where it begins with ~, else from the project's folder: a stack's state
+            keeps it so, for whatever machine the stack is destroyed on.
+
+    """
+    return PROJECT / Path(written).expanduser()
 
 
 def _server_of(kubeconfig: Path) -> Server:

@@ -23,6 +23,7 @@ import pulumi
 import yaml
 
 from controller.options import SETTINGS, Options, OptionsError, Range, value_of
+from infra.clusterapi import kubeconfig_file
 
 PROJECT = "joiner"
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -115,7 +116,8 @@ class StackConfig:
     """One endpoint for every AWS API, such as a testbed's; AWS itself when left out."""
 
     kubeconfig: str | None = None
-    """Path of a kubeconfig; the cluster is reached by its EKS endpoint when left out."""
+    """Path of a kubeconfig, from home (~) or from the project, so that the stack can be destroyed
+    on another machine too; the cluster is reached by its EKS endpoint when left out."""
 
     image: Image | None = None
     """The controller's image; built from the Dockerfile and pushed to ECR when left out."""
@@ -211,7 +213,15 @@ class StackConfig:
     @property
     def kubeconfig_path(self) -> Path | None:
         """The kubeconfig's file."""
-        return CHECKOUT / Path(self.kubeconfig).expanduser() if self.kubeconfig else None
+        return kubeconfig_file(self.kubeconfig) if self.kubeconfig else None
+
+    @property
+    def portable_kubeconfig(self) -> str:
+        """Its path as another machine understands it, wherever that can be; empty for none."""
+        path = Path(self.kubeconfig or "")
+        if not self.kubeconfig or not path.is_relative_to(Path.home()):
+            return self.kubeconfig or ""
+        return f"~/{path.relative_to(Path.home())}"
 
     @property
     def node_pools_folder(self) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
-from infra.clusterapi import ClusterLocation
+from infra.clusterapi import ClusterLocation, kubeconfig_file
 from infra.policies import Place
 
 
@@ -46,7 +47,7 @@ class EksCluster:
     """One endpoint for every AWS API; AWS itself when empty."""
 
     kubeconfig: str = ""
-    """Path of a kubeconfig; the way that EKS gives when empty."""
+    """Path of a kubeconfig, from home (~) or from the project; EKS's own way when empty."""
 
     @classmethod
     def of(cls, cluster: aws.eks.Cluster, *, subnet_ids: Sequence[pulumi.Input[str]]) -> EksCluster:
@@ -128,13 +129,22 @@ def kubernetes_provider(
     """Return the provider of the cluster: by the kubeconfig named, or as EKS gives access."""
     return kubernetes.Provider(
         name,
-        kubeconfig=cluster.kubeconfig or eks_kubeconfig(cluster),
+        kubeconfig=(
+            _for_plugin(cluster.kubeconfig) if cluster.kubeconfig else eks_kubeconfig(cluster)
+        ),
         # Another endpoint or CA is another way to the same cluster: nothing in it is replaced.
         cluster_identifier=pulumi.Output.concat(cluster.region, "/", cluster.name),
         # Nothing is said of unreachable clusters: what is silent is not gone, and the variable by
         # which a user gives a cluster up counts only where the program says nothing.
         opts=opts,
     )
+
+
+def _for_plugin(kubeconfig: str) -> str:
+    """Return a path as the plugin reads it: it knows ~, and runs where the program runs."""
+    if kubeconfig.startswith(("~", "/")):
+        return kubeconfig
+    return f"./{os.path.relpath(kubeconfig_file(kubeconfig))}"
 
 
 def eks_kubeconfig(cluster: EksCluster) -> pulumi.Output[str]:

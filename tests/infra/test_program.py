@@ -16,7 +16,7 @@ import pytest
 from pulumi.runtime import mocks as pulumi_mocks
 
 from controller.options import Options
-from infra import joiner
+from infra import clusterapi, joiner
 from infra.config import ConfigError
 from tests.infra.knownaws import Entries, connection
 
@@ -420,6 +420,22 @@ def test_a_real_cluster_is_reached_as_the_aws_cli_does() -> None:
         "--cluster-name",
         "joiner",
     ]
+
+
+def test_a_kubeconfig_is_kept_as_any_machine_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(clusterapi, "PROJECT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    at_home, in_project = run(kubeconfig=str(tmp_path / "config")), run(kubeconfig="config")
+
+    for made, kept, given in ((at_home, "~/config", "~/config"), (in_project, "config", "config")):
+        assert made.one("pulumi:providers:kubernetes")["kubeconfig"].removeprefix("./") == given
+        remembered = made.of("pulumi-python:dynamic:Resource").values()
+        assert {resource["kubeconfig"] for resource in remembered} == {kept}
 
 
 def test_no_resource_is_made_by_a_provider_that_nobody_named() -> None:

@@ -68,7 +68,7 @@ def told(desk: Path) -> Settings:
                 key, _, inner = path.removeprefix("joiner:").partition(".")
                 nested.setdefault(key, {})[inner] = value
                 stacks[next(reversed(stacks))][key] = json.dumps(nested[key])
-            case ["up" | "destroy"]:
+            case ["up" | "destroy" | "install"]:
                 pass
             case other:
                 raise AssertionError(f"no such command of Pulumi is known here: {other}")

@@ -1,0 +1,44 @@
+"""What `pulumi install` installs is what the tests run on."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from packaging.requirements import Requirement
+
+from tests.infra.lockfile import CHECKOUT, LOCK, closure, direct
+
+LINES = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
+
+
+def test_the_project_says_how_its_packages_are_installed() -> None:
+    project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
+
+    assert project["runtime"]["name"] == "python"
+    # pip looks for the file where the program is, and makes the environment at the project's root.
+    assert project["runtime"]["options"] == {"toolchain": "pip", "virtualenv": ".venv"}
+    assert CHECKOUT / project["main"] / "requirements.txt" == LOCK
+
+
+def test_every_line_is_the_project_or_one_version_of_a_package() -> None:
+    project, *pins = LINES
+
+    assert project == "--editable .."
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in pins)
+    names = [pin.partition("==")[0] for pin in pins]
+    assert names == sorted(set(names))
+
+
+def test_what_the_project_asks_for_is_locked_at_its_version() -> None:
+    locked = dict(line.split("==") for line in LINES[1:])
+
+    for text in direct():
+        asked = Requirement(text)
+        assert asked.specifier.contains(locked[asked.name.lower()]), text
+
+
+def test_packages_of_packages_are_found() -> None:
+    found = closure(["pulumi"])
+
+    assert {"pulumi", "grpcio", "protobuf"} <= found.keys()
