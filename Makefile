@@ -7,8 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: help demo test check unit system disrupt crds base fmt up down status race bench upstream trace faults audit
-.PHONY: help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults
+.PHONY: help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit
 .DEFAULT_GOAL := help
 
 help: ## show this list

@@ -53,6 +53,7 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     NodePools(
         "node-pools",
         NodePoolsArgs(
+            cluster=cluster,
             manifests=pools,
             variables={
                 "CLUSTER_NAME": reference.require_output("clusterName"),

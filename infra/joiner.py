@@ -410,6 +410,8 @@ class Joiner(pulumi.ComponentResource):
         node_pools = NodePools(
             f"{self._name}-node-pools",
             NodePoolsArgs(
+                cluster=args.cluster,
+                has_controller=True,
                 manifests=args.node_pools,
                 variables={
                     "CLUSTER_NAME": args.cluster.name,

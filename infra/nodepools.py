@@ -39,6 +39,8 @@ from controller.apis.nodepool import (
 from controller.apis.taints import Requirement
 from controller.apis.validation import overlay_problems, problems
 from infra.config import ConfigError
+from infra.ekscluster import EksCluster
+from infra.forecast import Plan, forecast
 from infra.teardown import STACK_ANNOTATION
 
 Wire = dict[str, Any]
@@ -50,6 +52,7 @@ KUSTOMIZATION = "kustomize.config.k8s.io/"
 """The group of what tells kustomize which files there are; a stack takes them all."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+AUTHORITY = "certificate authority"
 CLUSTER_NAME = "${CLUSTER_NAME}"
 NODE_ROLE = "${NODE_ROLE}"
 
@@ -58,12 +61,16 @@ NODE_ROLE = "${NODE_ROLE}"
 class NodePoolsArgs:
     """The objects of the stack, and what their placeholders stand for."""
 
+    cluster: EksCluster
     manifests: Sequence[Wire]
     variables: Mapping[str, pulumi.Input[str]]
     stack: str
     """organization/project/stack, by which `pulumi destroy` knows the pools as owned."""
 
     delete_timeout: timedelta
+    has_controller: bool = False
+    """Whether the controller is the stack's too, and goes with it."""
+
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
 
 
@@ -80,7 +87,28 @@ class NodePools(pulumi.ComponentResource):
         made = [self._object(wire, args.after) for wire in classes]
         for wire in others:
             self._object(wire, [*args.after, *made])
+        if pulumi.runtime.is_dry_run():
+            self._forecast()
         self.register_outputs({})
+
+    def _forecast(self) -> None:
+        """Say in a preview what becomes of nodes that run, where the cluster is known."""
+        args, location = self._args, self._args.cluster.known_location
+        if location is None:
+            return
+
+        def tell(known: Mapping[str, str]) -> None:
+            plan = Plan(
+                manifests=[wire | {"spec": filled(wire["spec"], known)} for wire in args.manifests],
+                stack=args.stack,
+                certificate_authority=known[AUTHORITY],
+                has_controller=args.has_controller,
+            )
+            for line in forecast(location, plan):
+                pulumi.log.info(line, self)
+
+        authority = {AUTHORITY: args.cluster.certificate_authority}
+        pulumi.Output.all(**args.variables, **authority).apply(tell)
 
     def _object(
         self, wire: Wire, after: Sequence[pulumi.Resource]

@@ -7,6 +7,7 @@ is not the point here; what the program makes, keeps and removes is.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import msgspec
 import pytest
 import yaml
 
-from controller.apis import crds
+from controller.apis import crds, hashes
+from controller.apis.nodepool import NodePool
 from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
@@ -410,6 +413,49 @@ def test_another_way_to_the_same_cluster_replaces_nothing(stage: Stage, tmp_path
 
     assert (changes.replace, changes.create, changes.delete) == (0, 0, 0)
     assert stage.cluster.list(NODE_POOLS)[0]["metadata"]["uid"] == pool
+    stage.destroy()
+
+
+def test_a_preview_says_what_becomes_of_nodes_that_run(stage: Stage, tmp_path: Path) -> None:
+    stage.up()
+    (pool,) = stage.cluster.list(NODE_POOLS)
+    name = pool["metadata"]["name"]
+    # As the controller would have it, from the very object that the API server has filled in.
+    made_from = {
+        "karpenter.sh/nodepool-hash": hashes.node_pool_hash(msgspec.convert(pool, NodePool)),
+        "karpenter.sh/nodepool-hash-version": hashes.NODE_POOL_VERSION,
+    }
+    stage.launch("claim-1")
+    stage.cluster.merge(
+        f"{NODE_CLAIMS}/claim-1",
+        {
+            "metadata": {
+                "annotations": made_from,
+                "labels": {
+                    "karpenter.sh/nodepool": name,
+                    "karpenter.sh/capacity-type": "on-demand",
+                    "node.kubernetes.io/instance-type": "m5.large",
+                },
+            }
+        },
+    )
+
+    def previewed() -> str:
+        stage.said.clear()
+        stage.engine.preview("dev", stage.settings)
+        return "\n".join(stage.said)
+
+    same = previewed()
+    assert re.search(r"pulumi destroy would drain and end 1 node \(\$0\.\d\d an hour\)", same)
+    assert "drift" not in same
+    file = tmp_path / "pools" / "team.yaml"
+    wires = list(yaml.safe_load_all(file.read_text()))
+    for wire in wires:
+        if wire["kind"] == "NodePool":
+            wire["spec"]["template"]["metadata"] = {"labels": {"team": "b"}}
+    file.write_text(yaml.safe_dump_all(wires))
+    assert re.search(rf"NodePool {name} changes: 1 node \(\$0\.\d\d an hour\) drift", previewed())
+    stage.cluster.delete(DEPLOYMENT)
     stage.destroy()
 
 
