@@ -259,9 +259,7 @@ def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage)
         written = written.replace(f"<{placeholder}>", value)
     stage.engine.restore("dev", {"version": 3, "deployment": {"resources": json.loads(written)}})
 
-    changes = stage.engine.preview(
-        "dev", stage.settings | {"clusterTags": "true", "spotRole": "create"}
-    )
+    changes = stage.engine.preview("dev", stage.settings | {"spotRole": "create"})
 
     # The component, and what has come since.
     assert (changes.create, changes.replace, changes.delete) == (3, 0, 0), stage.said
