@@ -18,7 +18,7 @@ import numpy as np
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
 from controller.disruption.relaxation import RelaxedPlan
-from controller.scheduling.arrays import Vector
+from controller.scheduling.arrays import Indices, Vector
 
 VISITS = 300_000
 """How many nodes are looked at in all turns of a search: about a second."""
@@ -74,7 +74,21 @@ def searched(
         company = chance.choice(order, size=min(COMPANY + 1, len(order)), replace=False)
         turns -= len(company)
         vain = 0 if _turned(plan, company.tolist()) else vain + len(company)
+    _exchange(plan, order, turns, expired)
     return plan
+
+
+def _exchange(plan: Plan, order: Indices, turns: int, expired: Callable[[], bool]) -> None:
+    """Let nodes go, or stay, instead of others, as long as that is cheaper."""
+    swept = True
+    while swept:
+        swept = False
+        for node in order.tolist():
+            others = order[plan.leaving[order] != plan.leaving[node]]
+            turns -= 1 + len(others)
+            if turns <= 0 or expired():
+                return
+            swept |= _turned(plan, [node, *others.tolist()])
 
 
 def _turned(plan: Plan, nodes: list[int]) -> bool:
