@@ -1,8 +1,9 @@
 """Instance profiles: the role a machine bears, in the form EC2 takes it.
 
-A class names a profile, or a role. For a role, a profile of the role's own name that
-carries it and belongs to this cluster is used as it is (the bundle makes one, so that
-the controller needs no right in IAM); otherwise one is made for the class.
+A class names a profile, or a role. For a profile IAM is never called. For a role, a
+profile of the role's own name that carries it and belongs to this cluster is used as it
+is (the bundle makes one); otherwise one is made for the class. A controller without
+rights in IAM takes the profile of the role's name at its word: EC2 refuses what is not so.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class InstanceProfiles:
 
         """
         name = await self._ensured(node_class)
-        self._current[node_class.metadata.uid] = name
+        if not node_class.spec.instance_profile:
+            self._current[node_class.metadata.uid] = name
         return name
 
     async def _ensured(self, node_class: EC2NodeClass) -> str:
@@ -85,9 +87,19 @@ class InstanceProfiles:
                 "set spec.instanceProfile instead of spec.role"
             )
         made = self.name(node_class, role)
-        for name in (role, made):
-            if await self._is_usable(name, role):
-                return name
+        try:
+            for name in (role, made):
+                if await self._is_usable(name, role):
+                    return name
+        except AwsError as exc:
+            if not exc.is_unauthorized:
+                raise
+            taken = made if node_class.status.instance_profile == made else role
+            log.warning(
+                "taking an instance profile at its word: the controller may not look at it",
+                extra={"profile": taken, "error": str(exc)},
+            )
+            return taken
         await self._make(node_class, made, role)
         self._checked[made, role] = self._clock()
         return made

@@ -279,12 +279,69 @@ async def test_a_new_release_is_found(
     assert after.id in published
 
 
+async def test_an_image_is_found_by_any_parameter_that_the_role_may_read(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    (plain, *_) = (await ready(provider)).status.amis
+    region.client("ssm").put_parameter(Name="/team/image", Value=plain.id, Type="String")
+    term = SelectorTerm(ssm_parameter="/team/image")
+    spec = {"ami_family": "AL2023", "ami_selector_terms": [term]}
+
+    assert [a.id for a in (await ready(provider, **spec)).status.amis] == [plain.id]
+
+
+async def test_a_parameter_that_the_role_may_not_read_is_told_of(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    region.control.order_fault(
+        service="ssm", action="GetParameter", code="AccessDeniedException", status=400, times=None
+    )
+    term = SelectorTerm(ssm_parameter="/team/secret")
+
+    node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
+
+    held = condition(node_class, "AMIsReady")
+    assert (held.status, held.reason) == ("False", "Unauthorized")
+    assert "allow ssm:GetParameter" in held.message
+
+
 # Instance profiles.
 
 
 async def test_a_named_profile_is_taken_at_its_word(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider, role=None, instance_profile=ROLE)
     assert node_class.status.instance_profile == ROLE
+
+
+async def test_without_a_role_in_any_class_iam_is_never_called(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    region.control.clear_calls()
+    node_class = await ready(provider, role=None, instance_profile=ROLE)
+    assert condition(node_class, "Ready").is_true, node_class.status.conditions
+    launched = await provider.launch(make_claim(), node_class)
+    await provider.collect_profiles()
+    await provider.terminate(launched.provider_id)
+    await provider.release(node_class)
+
+    called = {operation for made in region.control.calls().values() for operation in made}
+    assert "ec2:CreateFleet" in called
+    assert not [operation for operation in called if operation.startswith("iam:")]
+
+
+async def test_without_rights_in_iam_the_profile_of_the_roles_name_is_used(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    region.control.order_fault(
+        service="iam", action="GetInstanceProfile", code="AccessDenied", status=403, times=None
+    )
+    node_class = await ready(provider)
+    assert node_class.status.instance_profile == ROLE
+    assert condition(node_class, "Ready").is_true, node_class.status.conditions
+
+    lacking = condition(await ready(provider, role="Nobody"), "ValidationSucceeded")
+    assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNameInvalid")
+    assert "Nobody" in lacking.message
 
 
 async def test_without_a_profile_of_the_cluster_one_is_made_and_removed_with_the_class(
