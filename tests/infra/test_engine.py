@@ -36,6 +36,10 @@ NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 STATES = Path(__file__).parent / "states"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
+FLUX = {
+    "kustomize.toolkit.fluxcd.io/name": "pools",
+    "kustomize.toolkit.fluxcd.io/namespace": "flux-system",
+}
 OURS = {"joiner.dev/installation": "organization/joiner/dev"}
 
 
@@ -276,18 +280,21 @@ def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(
         for wire in yaml.safe_load_all((CHECKOUT / "crds/samples/default.yaml").read_text())
         if wire["kind"] == "NodePool"
     )
-    by_hand["metadata"]["name"] = "by-hand"
+    by_hand["metadata"] = {"name": "by-hand"}
+    stage.cluster.request("POST", NODE_POOLS, by_hand)
+    by_hand["metadata"] = {"name": "by-flux", "labels": FLUX}
     stage.cluster.request("POST", NODE_POOLS, by_hand)
 
-    with pytest.raises(EngineError, match="no stack owns these NodePools: by-hand"):
+    with pytest.raises(EngineError, match=r"no stack owns these NodePools: by-flux .*, by-hand"):
         stage.destroy()
 
-    assert len(stage.cluster.list(NODE_POOLS)) == 2
+    assert len(stage.cluster.list(NODE_POOLS)) == 3
     assert stage.cluster.get(DEPLOYMENT) is not None
 
     stage.up(deleteForeignNodePools="true")
     stage.destroy()
 
+    assert any("taking NodePool by-flux out of service" in line for line in stage.said)
     assert stage.installed == set()
     assert stage.cloud.leftovers() == {}
 
