@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from controller.apis import labels
 from controller.apis.meta import ObjectMeta
@@ -68,6 +69,20 @@ async def test_an_instance_is_tagged_once_its_node_has_a_name(
     calls = len(world.cloud.calls)
     await tagging.reconcile("claim")
     assert len(world.cloud.calls) == calls
+
+
+async def test_an_instance_that_karpenter_has_tagged_becomes_ours(
+    world: World, tagging: Tagging
+) -> None:
+    await joined(world)
+    claim = world.claim("claim")
+    assert claim is not None
+    told = {**claim.metadata.annotations, labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
+    world.seed(replaced(claim, metadata=replaced(claim.metadata, annotations=told)))
+
+    await tagging.reconcile("claim")
+
+    assert tags(world)["joiner.dev/installation"] == "org/prod"
 
 
 async def test_what_an_instance_has_been_told_already_stays(world: World, tagging: Tagging) -> None:

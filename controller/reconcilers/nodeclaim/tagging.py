@@ -38,14 +38,16 @@ class Tagging:
         claim = self.cluster.get(NODE_CLAIM, name)
         if claim is None or claim.metadata.is_deleting or not claim.status.node_name:
             return None
-        if DONE.items() <= claim.metadata.annotations.items():
+        # Karpenter says the same of what it has tagged, and its tags are not all of ours.
+        done = {**DONE, labels.TAG_INSTALLATION: self.installation}
+        if done.items() <= claim.metadata.annotations.items():
             return None
         try:
             await self._tag(claim)
         except NodeClaimNotFoundError:
             return None  # what has gone is for others to find
         await patched(
-            self.api, self.cluster, NODE_CLAIM, claim, {"metadata": {"annotations": DONE}}
+            self.api, self.cluster, NODE_CLAIM, claim, {"metadata": {"annotations": done}}
         )
         return None
 
