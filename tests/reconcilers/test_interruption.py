@@ -130,3 +130,15 @@ async def test_a_notice_about_a_foreign_instance_is_acknowledged_and_ignored(
     assert claim is not None
     assert not claim.metadata.is_deleting
     assert len(world.cloud.acknowledged) == 1
+
+
+async def test_a_message_that_is_no_event_is_counted_and_acknowledged(
+    world: World, listener: Listener
+) -> None:
+    world.cloud.interrupt(provider_id(world), "malformed")
+
+    await listener.run_once()
+
+    name = "karpenter_interruption_received_messages_total"
+    assert world.metrics.registry.get_sample_value(name, {"message_type": "malformed"}) == 1
+    assert len(world.cloud.acknowledged) == 1

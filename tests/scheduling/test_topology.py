@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
+from controller.cloudprovider.instancetypes import Offering
 from controller.scheduling.settings import Settings
 from controller.state.nodes import StateNode
 from tests.builders import (
@@ -529,3 +530,17 @@ def test_pods_counted_in_their_zones_are_counted_by_spreads_over_nodes_beside_th
     expect_scheduled(results)
     beside = set(node_of(results, minds).pods) & {pod.key for pod in web}
     assert len(beside) <= 1
+
+
+def test_pods_are_spread_over_the_partitions_of_a_placement_group() -> None:
+    key = labels.PLACEMENT_GROUP_PARTITION
+    here = make_offering("zone-a", labels.ON_DEMAND, 0.2)
+    parts = [
+        Offering({**here.requirements, key: partition}, here.price) for partition in ("1", "2", "3")
+    ]
+    pods = make_pods(6, cpu="1", labels=WEB, spreads=[spread(WEB, key)])
+
+    results = schedule_on(make_nodepool(), pods, types=[make_type("m", cpu="4", offerings=parts)])
+
+    expect_scheduled(results)
+    expect_skew(results, key, pods, 2, 2, 2)
