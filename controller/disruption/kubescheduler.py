@@ -28,8 +28,8 @@ from controller.state.usage import allocatable
 def cost_of_left_over(
     problem: DisruptionProblem, commands: Sequence[Command], *, catalog: Catalog
 ) -> float:
-    """Return what new nodes cost in $/h at least for those pods of these commands that find their
-    place taken; infinite where none can be bought for them.
+    """Return what new nodes are expected to cost in $/h at least for those pods of these commands
+    that find their place taken; infinite where none can be bought for them.
 
     Commands without replacements come first: they need not wait for new nodes.
     """
@@ -51,10 +51,13 @@ def cost_of_left_over(
     if model is None:
         return 0.0
     capacity = _capacity(after, model)
-    # PodDisruptionBudgets let some go later than others, so that the order is not known.
+    # PodDisruptionBudgets let some go later than others, so that the order is not known: the mean
+    # of two stands for all.
     backwards = moved[::-1]
     backwards.sort(key=lambda one: one[1])
-    return max(_bound_one_by_one(model, order, born, capacity) for order in (moved, backwards))
+    orders = moved, backwards
+    costs = [_bound_one_by_one(model, order, born, capacity) for order in orders]
+    return sum(costs) / len(orders)
 
 
 def _homes(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:

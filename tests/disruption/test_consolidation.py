@@ -483,9 +483,10 @@ def test_a_drifted_node_goes_however_little_time_there_is() -> None:
 def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
     settings: DisruptionSettings, goes: set[str]
 ) -> None:
-    # The small ones would go to b, where more is free, and leave no room for the large one.
+    # Whichever small one comes first goes to b, where more is free than on c, and then the large
+    # one has no room.
     cluster = world(
-        ("a", "small", [*pods("few", 2), *pods("large", 1, cpu=1000)]),
+        ("a", "small", [*pods("first", 1), *pods("large", 1, cpu=1000), *pods("last", 1)]),
         ("b", "small", pods("b", 1, cpu=800)),
         ("c", "small", pods("c", 1, cpu=1000)),
     )
