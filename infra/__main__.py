@@ -7,35 +7,93 @@ from collections.abc import Sequence
 from typing import Any
 
 import pulumi
+import pulumi_aws as aws
 
+from controller.apis import labels
 from infra import nodepools, providers
+from infra.cluster import Cluster, ClusterArgs, facts, refuse_foreign_cluster
 from infra.clusterapi import ClusterLocation
 from infra.config import StackConfig, read
 from infra.earliernames import with_former_name
 from infra.ekscluster import EksCluster, kubernetes_provider
 from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
+from infra.network import Network, NetworkArgs
 from infra.nodepools import NodePools, NodePoolsArgs
 from infra.ownership import refuse_missing_cluster
+from infra.policies import Place
 from infra.teardown import Installation
 
 
 def platform(config: StackConfig) -> None:
     """Everything a cluster needs, and the controller; the NodePools as well, if there are any."""
     pools = _manifests(config)
-    location = _location(config)
-    refuse_missing_cluster(location)
-    first = Installation("installation", location, _installation(config))
+    location, installation = _location(config), _installation(config)
+    if config.cluster == "create":
+        refuse_foreign_cluster(location, installation)
+    else:
+        refuse_missing_cluster(location)
+    first = Installation("installation", location, installation)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
-    cluster = EksCluster.found(location, on_aws)
-    in_cluster = kubernetes_provider(cluster, opts=pulumi.ResourceOptions(depends_on=[first]))
+    cluster, made = _cluster(config, location, on_aws)
+    in_cluster = kubernetes_provider(
+        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *made])
+    )
     joiner = Joiner(
         "joiner",
         JoinerArgs(
             cluster=cluster, installation=first, node_pools=pools, **_shared_settings(config)
         ),
-        pulumi.ResourceOptions(providers=[on_aws, in_cluster], transformations=[with_former_name]),
+        pulumi.ResourceOptions(
+            providers=[on_aws, in_cluster], transformations=[with_former_name], depends_on=made
+        ),
     )
     _export(config, joiner)
+
+
+def _cluster(
+    config: StackConfig, location: ClusterLocation, on_aws: aws.Provider
+) -> tuple[EksCluster, list[pulumi.Resource]]:
+    """Find the cluster, or make it; returns with it what must stand as long as Joiner does."""
+    if config.cluster == "existing":
+        return EksCluster.found(location, on_aws), []
+    asking = pulumi.InvokeOptions(provider=on_aws)
+    place = Place(
+        partition=aws.get_partition(opts=asking).partition,
+        region=config.region,
+        account=aws.get_caller_identity(opts=asking).account_id,
+        cluster_name=config.cluster_name,
+    )
+    options = pulumi.ResourceOptions(providers=[on_aws])
+    network = Network(
+        "network",
+        NetworkArgs(
+            cluster_name=config.cluster_name,
+            cidr=config.vpc_cidr,
+            nat=config.nat_gateways,
+            private_tags=_discovery_tags(config),
+        ),
+        options,
+    )
+    cluster = Cluster(
+        "cluster",
+        ClusterArgs(
+            place=place,
+            network=network,
+            version=config.kubernetes_version,
+            home=config.controller_home,
+            namespace=config.namespace,
+            deployment=config.name,
+        ),
+        options,
+    )
+    return facts(cluster, place, location), [cluster]
+
+
+def _discovery_tags(config: StackConfig) -> dict[str, str]:
+    tags = {labels.TAG_DISCOVERY: config.cluster_name} if config.discovery_tags else {}
+    if config.cluster_tags:
+        tags[labels.tag_cluster_owned(config.cluster_name)] = "shared"
+    return tags
 
 
 def pools_alone(config: StackConfig, platform_stack: str) -> None:

@@ -6,10 +6,10 @@ itself: on a small managed node group, or on Fargate.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import pulumi
 import pulumi_aws as aws
@@ -18,11 +18,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from controller.apis import labels
 from infra import policies
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
-from infra.config import ConfigError
+from infra.config import ConfigError, Home
+from infra.ekscluster import EksCluster
 from infra.network import Network
 from infra.policies import Place
-
-Home = Literal["node-group", "fargate"]
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 NODE_POLICIES = policies.NODE_ROLE_POLICIES
@@ -177,6 +176,22 @@ class Cluster(pulumi.ComponentResource):
             resolve_conflicts_on_update="PRESERVE",
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
         )
+
+
+def facts(cluster: Cluster, place: Place, location: ClusterLocation) -> EksCluster:
+    """Describe the cluster, with what is known before it is made said as it is known.
+
+    Its subnets are not among it: they were tagged as they were made.
+    """
+    return dataclasses.replace(
+        EksCluster.of(cluster.eks, subnet_ids=()),
+        name=place.cluster_name,
+        region=place.region,
+        account=place.account,
+        partition=place.partition,
+        aws_endpoint=location.aws_endpoint,
+        kubeconfig=location.kubeconfig,
+    )
 
 
 def refuse_foreign_cluster(location: ClusterLocation, installation: str) -> None:

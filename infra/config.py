@@ -7,6 +7,7 @@ be used, with its value and what is allowed.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import os
 import re
@@ -32,6 +33,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 Identity = Literal["pod-identity", "irsa"]
 NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "aws-auth-windows", "none"]
 Presence = Literal["existing", "create"]
+Home = Literal["node-group", "fargate"]
+Nat = Literal["single", "zonal"]
 
 
 class ConfigError(pulumi.RunError):
@@ -89,6 +92,11 @@ Definition = Annotated[
     str,
     Form(r"[a-z0-9.-]{1,253}", "CustomResourceDefinitions such as nodepools.karpenter.sh"),
 ]
+KubernetesVersion = Annotated[str, Form(r"1\.\d{2}", "a version of Kubernetes such as 1.36")]
+Cidr = Annotated[
+    str,
+    Form(r"(\d{1,3}\.){3}\d{1,3}/(1[6-9]|20)", "a private network of /16 to /20"),
+]
 StackName = Annotated[
     str,
     Form(r"([^/\s]+/[^/\s]+/)?[^/\s]+", "a stack of this project, or organization/project/stack"),
@@ -103,10 +111,25 @@ class StackConfig:
     """The settings of one stack. A field `cluster_name` is the key `joiner:clusterName`."""
 
     cluster_name: ClusterName
-    """The EKS cluster, which must exist."""
+    """The EKS cluster, which must exist unless it is made here."""
 
     region: Region
     """Its region; `aws:region` or `AWS_REGION` when left out."""
+
+    cluster: Presence = "existing"
+    """Whether there is a cluster already or it is made here, with its network and add-ons."""
+
+    kubernetes_version: KubernetesVersion | None = None
+    """Of a cluster made here; EKS's default when left out."""
+
+    controller_home: Home = "node-group"
+    """Where the controller of a cluster made here runs: on two Graviton nodes, or on Fargate."""
+
+    vpc_cidr: Cidr = "10.128.0.0/16"
+    """The network of a cluster made here."""
+
+    nat_gateways: Nat = "single"
+    """Of a network made here: one for all zones, or one in each."""
 
     platform_stack: StackName | None = None
     """Makes this a stack of NodePools alone, on what that stack has set up. One without
@@ -317,6 +340,7 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
     """What each setting for itself allows, but not all of them together."""
     yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
+    yield from _unusable_from_nothing(config)
     if config.kubeconfig and not _is_there(lambda: config.kubeconfig_path, Path.is_file):
         yield f"{PROJECT}:kubeconfig={config.kubeconfig!r}: allowed is the path of a file"
     if config.node_pools and not _is_there(lambda: config.node_pools_folder, Path.is_dir):
@@ -331,6 +355,42 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
             f"{PROJECT}:image is missing: name an image of the controller, or install docker "
             "with buildx so that one can be built"
         )
+
+
+def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
+    """What does not go with a cluster that is made here, or only with one."""
+    create = f"{PROJECT}:cluster='create'"
+    if config.cluster == "existing":
+        if config.kubernetes_version:
+            yield f"{PROJECT}:kubernetesVersion counts only with {create}"
+        return
+    if not _is_private(config.vpc_cidr):
+        yield (
+            f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the address of a private network"
+        )
+    if config.platform_stack:
+        yield f"{create}: a stack of NodePools alone, as {PROJECT}:platformStack asks, makes none"
+    if config.subnet_ids:
+        yield f"{create}: the subnets are made here; {PROJECT}:subnetIds cannot name others"
+    if config.node_access == "aws-auth":
+        yield f"{create}: nodes are let in by access entries; set {PROJECT}:nodeAccess to another"
+    if config.identity == "pod-identity" and config.pod_identity_agent == "create":
+        yield f"{create}: the agent comes with it; leave {PROJECT}:podIdentityAgent out"
+    on_fargate = config.controller_home == "fargate"
+    if on_fargate and (config.identity, config.oidc_provider) != ("irsa", "create"):
+        yield (
+            f"{PROJECT}:controllerHome='fargate': there is no Pod Identity on Fargate; set "
+            f"{PROJECT}:identity to irsa and {PROJECT}:oidcProvider to create"
+        )
+    if config.identity == "irsa" and config.oidc_provider != "create" and not on_fargate:
+        yield f"{create}: a new cluster has no OIDC provider; set {PROJECT}:oidcProvider to create"
+
+
+def _is_private(cidr: str) -> bool:
+    try:
+        return ipaddress.ip_network(cidr).is_private
+    except ValueError:
+        return False
 
 
 def _can_build() -> bool:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.config import ConfigError
-
-Nat = Literal["single", "zonal"]
+from infra.config import ConfigError, Nat
 
 ZONES = 3
 LEAST_ZONES = 2
@@ -38,6 +35,9 @@ class NetworkArgs:
     nat: Nat = "single"
     """One NAT gateway for all zones; or one in each, for more money and without a single point
     of failure."""
+
+    private_tags: Mapping[str, str] = field(default_factory=dict)
+    """Of the private subnets, where nodes start: so that node classes find them."""
 
 
 class Network(pulumi.ComponentResource):
@@ -92,6 +92,7 @@ class Network(pulumi.ComponentResource):
         tags = {
             "Name": f"{self._args.cluster_name}-{kind}-{zone}",
             f"kubernetes.io/role/{role}": "1",
+            **(self._args.private_tags if kind == "private" else {}),
         }
         return aws.ec2.Subnet(
             f"{self._name}-{kind}-{_letter(zone)}",

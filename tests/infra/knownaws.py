@@ -14,6 +14,9 @@ from infra.clusterapi import ClusterLocation
 NOWHERE = "other"
 """The name of a cluster that EKS does not have."""
 
+NEW = "fresh"
+"""The name of one that it does not have yet."""
+
 
 @functools.cache
 def connection(service: str, region: str) -> Any:
@@ -53,8 +56,8 @@ class Entries:
         return {"associations": [{"associationId": account} for account in known]}
 
     def cluster(self, *, name: str) -> dict[str, Any]:
-        """Describe the cluster, NOWHERE aside; to make it in moto costs more than all the rest."""
-        if name == NOWHERE:
+        """Describe the cluster, NOWHERE and NEW aside; moto would take longer than all the rest."""
+        if name in (NOWHERE, NEW):
             raise absent(name)
         return {"cluster": {}}
 

@@ -30,6 +30,7 @@ CLUSTER: dict[str, Any] = {
     "identities": [{"oidcs": [{"issuer": ISSUER}]}],
     "vpcConfig": {"subnetIds": ["subnet-2", "subnet-1"], "clusterSecurityGroupId": "sg-1"},
 }
+ZONES = [f"us-west-2{letter}" for letter in "dcba"]
 STACK = "organization/joiner/dev"
 MARKER = "joiner.dev/discovery/joiner"
 SETTINGS = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
@@ -88,7 +89,7 @@ class Region(pulumi_mocks.Mocks):
         arn = f"arn:aws:x:us-west-2:{ACCOUNT}:{name}"
         extra: dict[str, Any] = {"arn": arn, "url": f"https://sqs/{name}", "name": name}
         if args.typ == "aws:eks/cluster:Cluster":
-            extra |= CLUSTER
+            return name, {**extra, **args.inputs, **CLUSTER}
         if args.typ.startswith("kubernetes:"):
             metadata = {"name": args.name, **(args.inputs.get("metadata") or {})}
             return args.name, {**args.inputs, "metadata": metadata}
@@ -102,6 +103,10 @@ class Region(pulumi_mocks.Mocks):
         answers: dict[str, dict[str, Any]] = {
             "aws:index/getCallerIdentity:getCallerIdentity": {"accountId": ACCOUNT},
             "aws:index/getPartition:getPartition": {"partition": "aws"},
+            "aws:index/getAvailabilityZones:getAvailabilityZones": {"names": ZONES},
+            "aws:ec2/getVpcEndpointService:getVpcEndpointService": {
+                "serviceName": f"com.amazonaws.us-west-2.{args.args.get('service')}"
+            },
             "aws:eks/getCluster:getCluster": CLUSTER
             | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
         }
