@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit
+.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -77,3 +77,6 @@ audit: ## the packages in use against the advisories that their registry publish
 	@py=$(PY); home=$$(dirname $$(dirname $$py)); tool=$$home-audit; \
 	test -x $$tool/bin/pip-audit || { $$py -m venv $$tool && $$tool/bin/pip install -q $(AUDITOR); } && \
 	exec $$tool/bin/pip-audit --strict --progress-spinner off --path $$home/lib/python*/site-packages
+
+aws: ## REGION=us-west-2 SPEND=5: the story on your AWS account, within so many dollars; it costs money
+	@py=$(PY); exec $$py -m tests.account --region "$(REGION)" --spend "$(SPEND)"

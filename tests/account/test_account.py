@@ -1,0 +1,168 @@
+"""The story for a real account, on stand-ins: it ends with a destroy; the sweep finds the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import boto3
+import pytest
+
+from controller.apis import labels
+from infra.clusterapi import ClusterApi
+from testbed.cloud import Cloud
+from testbed.cloud.world import Settings
+from tests.account.allowance import CPU, STANDING, Allowance, AllowanceSpentError
+from tests.account.story import Story
+from tests.account.sweep import Machine, machines, sweep
+
+INSTALLATION = "organization/joiner/account"
+
+
+@dataclass
+class Clock:
+    """A time that a test sets."""
+
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_by(self, **time: float) -> None:
+        self.now += timedelta(**time)
+
+
+def allowance(clock: Clock, *found: Machine, dollars: float = 5, hours: float = 2) -> Allowance:
+    return Allowance(
+        dollars=dollars,
+        lasting=timedelta(hours=hours),
+        clock=clock,
+        machines=lambda: list(found),
+    )
+
+
+def test_what_stands_and_what_runs_is_paid_for() -> None:
+    clock = Clock()
+    money = allowance(clock, Machine("i-1", 4), Machine("i-2", 2))
+    money.check()
+    clock.pass_by(hours=1)
+    money.check()
+
+    assert money.spent == pytest.approx(STANDING + 6 * CPU)
+
+
+def test_the_money_may_be_up() -> None:
+    clock = Clock()
+    money = allowance(clock, Machine("i-1", 64), dollars=3)
+    money.check()
+    clock.pass_by(hours=1)
+
+    with pytest.raises(AllowanceSpentError, match=r"of \$3.00 are spent"):
+        money.check()
+
+
+def test_or_the_time() -> None:
+    clock = Clock()
+    money = allowance(clock, hours=0.5)
+    money.check()
+    clock.pass_by(minutes=31)
+
+    with pytest.raises(AllowanceSpentError, match="0:30:00 is up"):
+        money.check()
+
+
+@dataclass
+class FakeEngine:
+    """An engine whose `up` lasts until it is interrupted."""
+
+    fails: bool = False
+    called: list[str] = field(default_factory=list)
+    _interrupted: threading.Event = field(default_factory=threading.Event)
+
+    def up(self, stack: str, config: Mapping[str, str]) -> object:
+        self.called.append("up")
+        if not self.fails:
+            self._interrupted.wait()
+        raise RuntimeError("the up has ended early")
+
+    def destroy(self, stack: str) -> object:
+        self.called.append("destroy")
+        return None
+
+    def interrupt(self) -> None:
+        self.called.append("interrupt")
+        self._interrupted.set()
+
+
+def nowhere() -> ClusterApi:
+    raise AssertionError("there is no cluster to be found")
+
+
+def test_an_up_that_costs_too_much_is_interrupted_and_taken_down() -> None:
+    engine, clock = FakeEngine(), Clock()
+    money = allowance(clock)
+    money.check()
+    clock.pass_by(hours=3)
+
+    with pytest.raises(AllowanceSpentError):
+        Story(engine=engine, settings={}, allowance=money, find=nowhere, look_seconds=0.01).tell()
+
+    assert engine.called == ["up", "interrupt", "destroy"]
+
+
+def test_an_up_that_fails_is_taken_down() -> None:
+    engine = FakeEngine(fails=True)
+
+    with pytest.raises(RuntimeError, match="ended early"):
+        Story(engine=engine, settings={}, allowance=allowance(Clock()), find=nowhere).tell()
+
+    assert engine.called == ["up", "destroy"]
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    with Cloud(settings=Settings(pending=0.01, shutting_down=0.01)) as running:
+        yield running
+
+
+def test_the_sweep_ends_what_runs_and_tells_of_the_rest(cloud: Cloud) -> None:
+    def client(service: str) -> Any:
+        return boto3.client(
+            service,
+            region_name="us-west-2",
+            endpoint_url=cloud.url,
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+    ec2 = client("ec2")
+    ours = [{"Key": labels.TAG_INSTALLATION, "Value": INSTALLATION}]
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    for tags in (ours, [{"Key": "team", "Value": "other"}]):
+        ec2.run_instances(
+            ImageId=image,
+            InstanceType="m5.large",
+            SubnetId=subnet,
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+        )
+    client("sqs").create_queue(QueueName="forgotten", tags={ours[0]["Key"]: INSTALLATION})
+    (machine,) = machines(client, INSTALLATION)
+    said: list[str] = []
+
+    left = sweep(client, INSTALLATION, said.append)
+
+    assert left == ["arn:aws:sqs:us-west-2:123456789012:forgotten"]
+    assert said == [f"terminating what still runs: {machine.identity}"]
+    assert machines(client, INSTALLATION) == []
+    states = {
+        instance["State"]["Name"]
+        for reservation in ec2.describe_instances()["Reservations"]
+        for instance in reservation["Instances"]
+    }
+    assert "running" in states or "pending" in states
