@@ -70,7 +70,7 @@ def create_access_entry(world: World, call: Call) -> Mapping[str, Any]:
             "The specified access entry resource is already in use on this cluster.",
             status=409,
         )
-    _check_principal(principal)
+    _check_principal(world, principal)
     entry = entry_of(
         world,
         name,
@@ -123,12 +123,13 @@ def entry_of(
     }
 
 
-def _check_principal(principal: str) -> None:
+def _check_principal(world: World, principal: str) -> None:
     known = {
         each.arn
         for each in (*list(backends.iam().roles.values()), *list(backends.iam().users.values()))
     }
-    if principal not in known and not principal.endswith(":root"):
+    is_there = principal in known and world.is_seen(principal.rpartition("/")[2])
+    if not is_there and not principal.endswith(":root"):
         raise AwsError(
             "InvalidParameterException",
             f"The specified principalArn is invalid: invalid principal. ({principal})",

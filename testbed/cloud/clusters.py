@@ -35,12 +35,14 @@ def _in_use(message: str) -> AwsError:
     return AwsError("ResourceInUseException", message, status=409)
 
 
-def _role(arn: str, service: str) -> Any:
+def _role(world: World, arn: str, service: str) -> Any:
     """A role that lets a service become it."""
-    role = next((r for r in list(backends.iam().roles.values()) if r.arn == arn), None)
-    if role is None or f"{service}.amazonaws.com" not in str(role.assume_role_policy_document):
-        raise _invalid(f"The role {arn} is not there, or does not trust {service}.amazonaws.com")
-    return role
+    trusted = f"{service}.amazonaws.com"
+    for role in list(backends.iam().roles.values()):
+        is_it = role.arn == arn and world.is_seen(role.name)
+        if is_it and trusted in str(role.assume_role_policy_document):
+            return role
+    raise _invalid(f"The role {arn} is not there, or does not trust {trusted}")
 
 
 # ---------------------------------------------------------------- clusters
@@ -57,7 +59,7 @@ def create_cluster(world: World, call: Call) -> Mapping[str, Any]:
     version = call.get("version") or world.cluster.version
     if version != world.cluster.version:
         raise _invalid(f"unsupported Kubernetes version {version}")
-    role = _role(call.require("roleArn"), "eks")
+    role = _role(world, call.require("roleArn"), "eks")
     subnets = _subnets_for_control_plane(world, call.require("resourcesVpcConfig"))
     made = eks.seed(
         world,
@@ -212,7 +214,7 @@ def _shut_out(world: World, owner: str, role_arn: str) -> None:
 @operation("eks", "CreateNodegroup")
 def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
     """Make a node group. Its nodes are those on which the testbed runs workloads anyway."""
-    role = _role(call.require("nodeRole"), "ec2")
+    role = _role(world, call.require("nodeRole"), "ec2")
     made = _make(
         world,
         call,
@@ -270,7 +272,7 @@ def list_nodegroups(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "CreateFargateProfile")
 def create_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
     """Make a Fargate profile; only private subnets will do."""
-    role = _role(call.require("podExecutionRoleArn"), "eks-fargate-pods")
+    role = _role(world, call.require("podExecutionRoleArn"), "eks-fargate-pods")
     for identity in call.get("subnets", []):
         if addresses.subnet(world, identity).map_public_ip_on_launch:
             raise _invalid(f"Subnet {identity} provided in Fargate Profile is not a private subnet")

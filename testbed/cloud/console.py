@@ -218,6 +218,14 @@ def _settings(world: World, _: Query, __: Content) -> Any:
     return world.settings.as_json()
 
 
+def _limit_pages(world: World, _: Query, content: Content) -> Any:
+    largest = content["largest"]
+    if largest is not None and (not isinstance(largest, int) or largest < 1):
+        raise ValueError("largest must be a number of at least 1, or null for no limit")
+    world.largest_page = largest
+    return {"largest": largest}
+
+
 def _access_entries(world: World, _: Query, __: Content) -> Any:
     with world.lock:
         return {
@@ -326,6 +334,7 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("POST", "impair"): _impair,
     ("POST", "settings"): _change_settings,
     ("GET", "settings"): _settings,
+    ("POST", "pages"): _limit_pages,
     ("GET", "access-entries"): _access_entries,
     ("GET", "pod-identity-associations"): _associations,
     ("GET", "prices"): _prices,

@@ -172,8 +172,12 @@ class CloudControl:
         self._send("POST", "impair", content)
 
     def change_settings(self, **seconds: float) -> None:
-        """Change delays: pending, shutting_down, terminated_visible, interruption."""
+        """Change delays; their names are those of `world.Settings`."""
         self._send("POST", "settings", seconds)
+
+    def limit_pages(self, largest: int | None) -> None:
+        """Let listings give so much at once, at the most; None leaves it to the caller."""
+        self._send("POST", "pages", {"largest": largest})
 
     def publish_images(self, release: str) -> list[str]:
         """Publish a new AL2023 release, which becomes the recommended one."""

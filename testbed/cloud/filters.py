@@ -74,11 +74,13 @@ def _test(
 def page(values: Sequence[T], call: Call, *, default: int) -> tuple[Sequence[T], str | None]:
     """One page of a listing, and the token of the next.
 
-    `default` is the page size when the caller names none.
+    `default` is the page size when the caller names none. A page may hold less than was asked
+    for, as AWS says of all of its listings.
     """
     token = call.get("NextToken") or call.get("nextToken")
     start = _offset(token) if token else 0
     size = int(call.get("MaxResults") or call.get("maxResults") or default)
+    size = min(size, call.largest_page or size)
     rest = start + size < len(values)
     next_token = base64.urlsafe_b64encode(f"at {start + size}".encode()).decode() if rest else None
     return values[start : start + size], next_token

@@ -16,6 +16,7 @@ from testbed.cloud import (
     networks,
     queues,
     refusals,
+    settling,
     validation,
 )
 from testbed.cloud.errors import AwsError, not_implemented
@@ -77,10 +78,11 @@ class Front:
     def _answer(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
         world = self._world
         caller = identity.caller(world, call)
-        call.principal = caller.arn
+        call.principal, call.largest_page = caller.arn, world.largest_page
         world.ledger.called(call.principal, f"{call.service}:{call.operation}")
         validation.check(call)
         limits.check(world, call)
+        settling.check(world, call)
         authorization.authorize(world, caller, call)
         fault = world.faults.take(call)
         if fault is None:
@@ -122,6 +124,7 @@ class Front:
                 raise not_implemented(call.service, call.operation) from error
         if answered["status"] < 400:
             networks.forget_tags(self._world, call)
+            settling.made_by(self._world, call)
         headers = dict(answered["headers"])
         content_type = headers.pop("Content-Type", "text/xml")
         headers.pop("Content-Length", None)

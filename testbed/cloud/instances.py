@@ -46,7 +46,11 @@ def get(world: World, identity: str) -> Instance:
 
 def get_all(world: World, identities: list[str]) -> list[Instance]:
     """Instances by ID; one that does not exist fails the whole call, as in EC2."""
-    missing = [i for i in identities if i.startswith("i-") and i not in world.instances]
+    missing = [
+        i
+        for i in identities
+        if i.startswith("i-") and not (i in world.instances and world.is_seen(i))
+    ]
     if missing:
         plural = "s" if len(missing) > 1 else ""
         verb = "do" if plural else "does"
@@ -57,12 +61,17 @@ def get_all(world: World, identities: list[str]) -> list[Instance]:
     return [get(world, identity) for identity in identities]
 
 
+def _seen(world: World) -> list[Instance]:
+    return [each for each in world.instances.values() if world.is_seen(each.identity)]
+
+
 # ---------------------------------------------------------------- life
 
 
 def begin(world: World, instance: Instance) -> None:
     """Take an instance into the region; it runs after a while."""
     world.instances[instance.identity] = instance
+    world.settle(instance.identity)
     touch(world, instance)
     events.state_changed(world, instance.identity, "pending")
     world.timers.after(world.settings.pending, lambda: _move(world, instance, "pending", "running"))
@@ -303,7 +312,7 @@ def describe_instances(world: World, call: Call) -> Xml:
             "The parameter instancesSet cannot be used with the parameter maxResults",
         )
     call.stop_if_dry_run()
-    instances = get_all(world, identities) if identities else list(world.instances.values())
+    instances = get_all(world, identities) if identities else _seen(world)
     matching = select(instances, call, attributes=ATTRIBUTES, tags=lambda i: world.tags(i.identity))
     listed, token = page(matching, call, default=1000)
     reservations: dict[str, list[str]] = {}
@@ -345,7 +354,7 @@ def describe_instance_status(world: World, call: Call) -> Mapping[str, Any]:
     """Status checks and scheduled events."""
     call.stop_if_dry_run()
     identities = call.get("InstanceIds", [])
-    instances = get_all(world, identities) if identities else list(world.instances.values())
+    instances = get_all(world, identities) if identities else _seen(world)
     if not call.get("IncludeAllInstances"):
         instances = [instance for instance in instances if instance.state == "running"]
     matching = select(

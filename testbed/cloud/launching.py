@@ -80,7 +80,7 @@ def resolve(
         )
     subnet = _subnet(world, data)
     groups = _groups(world, data, subnet)
-    profile = _profile(data.get("IamInstanceProfile") or {})
+    profile = _profile(world, data.get("IamInstanceProfile") or {})
     check_user_data(data.get("UserData"))
     _check_volumes(data, image)
     if capacity_type == "spot" and SPOT_ROLE not in {r.name for r in _roles()}:
@@ -154,12 +154,12 @@ def _groups(world: World, data: Mapping[str, Any], subnet: Any) -> tuple[str, ..
     return tuple(g for g in default if known[g].name == "default")
 
 
-def _profile(wanted: Mapping[str, str]) -> Any | None:
+def _profile(world: World, wanted: Mapping[str, str]) -> Any | None:
     name, arn = wanted.get("Name"), wanted.get("Arn")
     if not name and not arn:
         return None
     for profile in list(backends.iam().instance_profiles.values()):
-        if name == profile.name or arn == profile.arn:
+        if (name == profile.name or arn == profile.arn) and world.is_seen(profile.name):
             if not profile.roles:
                 raise AwsError(
                     "InvalidParameterValue",

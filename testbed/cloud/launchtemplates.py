@@ -28,7 +28,7 @@ def find(world: World, *, identity: str | None, name: str | None) -> LaunchTempl
         )
     if identity:
         template = world.launch_templates.get(identity)
-        if template is None:
+        if template is None or not world.is_seen(identity):
             raise AwsError(
                 "InvalidLaunchTemplateId.NotFound",
                 f"The specified launch template, with template ID {identity}, does not exist.",
@@ -37,7 +37,7 @@ def find(world: World, *, identity: str | None, name: str | None) -> LaunchTempl
     if not name:
         raise AwsError("MissingParameter", "A launch template ID or name must be specified.")
     for template in world.launch_templates.values():
-        if template.name == name:
+        if template.name == name and world.is_seen(template.identity):
             return template
     raise AwsError(
         "InvalidLaunchTemplateName.NotFoundException",
@@ -117,6 +117,7 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
     )
     template.versions.append(Version(1, data, call.get("VersionDescription"), template.created))
     world.launch_templates[template.identity] = template
+    world.settle(template.identity)
     world.tag(template.identity, tags_for(call.get("TagSpecifications"), "launch-template"))
     return {"LaunchTemplate": as_api(world, template)}
 
@@ -166,7 +167,7 @@ def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
         *(find(world, identity=None, name=n) for n in call.get("LaunchTemplateNames", [])),
     ]
     matching = select(
-        wanted or list(world.launch_templates.values()),
+        wanted or [t for t in world.launch_templates.values() if world.is_seen(t.identity)],
         call,
         attributes={
             "launch-template-name": lambda t: t.name,

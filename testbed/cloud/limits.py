@@ -119,14 +119,6 @@ def _create_tags(world: World, call: Call) -> None:
     check_tags(call.get("Tags", []))
 
 
-def _instances(world: World, call: Call) -> None:
-    if call.get("InstanceIds") and call.get("MaxResults"):
-        raise AwsError(
-            "InvalidParameterCombination",
-            "The parameter instancesSet cannot be used with the parameter maxResults",
-        )
-
-
 def _exceeds(quota: str, limit: int) -> AwsError:
     return AwsError("LimitExceeded", f"Cannot exceed quota for {quota}: {limit}", status=409)
 
@@ -223,7 +215,6 @@ def _count_in_cluster(clusters: Iterable[str], call: Call, *, limit: int, what: 
 LIMITS: Final[Mapping[tuple[str, str], Callable[[World, Call], Any]]] = {
     ("ec2", "CreateFleet"): _fleet,
     ("ec2", "CreateTags"): _create_tags,
-    ("ec2", "DescribeInstances"): _instances,
     ("eks", "CreateAccessEntry"): _access_entry,
     ("eks", "CreatePodIdentityAssociation"): _association,
     ("events", "PutRule"): _rules,

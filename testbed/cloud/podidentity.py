@@ -52,7 +52,8 @@ def create_pod_identity_association(world: World, call: Call) -> Mapping[str, An
             f"Association already exists: {namespace}/{service_account}",
             status=409,
         )
-    if role not in {each.arn for each in list(backends.iam().roles.values())}:
+    known = {each.arn for each in list(backends.iam().roles.values())}
+    if role not in known or not world.is_seen(role.rpartition("/")[2]):
         raise AwsError(
             "InvalidParameterException", f"Role provided in the request does not exist: {role}"
         )

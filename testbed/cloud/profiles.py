@@ -42,10 +42,15 @@ def list_instance_profiles(world: World, call: Call) -> Mapping[str, Any]:
     """Profiles under a path, without their tags, as in AWS."""
     prefix = call.get("PathPrefix", "/")
     matching = sorted(
-        (p for p in list(backends.iam().instance_profiles.values()) if p.path.startswith(prefix)),
+        (
+            profile
+            for profile in list(backends.iam().instance_profiles.values())
+            if profile.path.startswith(prefix) and world.is_seen(profile.name)
+        ),
         key=lambda profile: str(profile.name),
     )
     start, size = int(call.get("Marker") or 0), int(call.get("MaxItems") or 100)
+    size = min(size, call.largest_page or size)
     described = [_profile(profile) | {"Tags": []} for profile in matching[start : start + size]]
     more = start + size < len(matching)
     return {

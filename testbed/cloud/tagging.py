@@ -54,7 +54,7 @@ def get_resources(world: World, call: Call) -> Mapping[str, Any]:
         "NextToken": call.get("PaginationToken"),
         "MaxResults": call.get("ResourcesPerPage"),
     }
-    paging = Call("", "", "", parameters, None, None)
+    paging = Call("", "", "", parameters, None, None, largest_page=call.largest_page)
     listed, token = page(matching, paging, default=100)
     return {
         "PaginationToken": token or "",

@@ -80,7 +80,7 @@ def exists(world: World, identity: str) -> bool:
         "cr": world.capacity_reservations,
         "vpc": backends.ec2(world.region).vpcs,
     }
-    return prefix not in known or identity in known[prefix]
+    return prefix not in known or (identity in known[prefix] and world.is_seen(identity))
 
 
 def _check(world: World, resources: list[str]) -> None:

@@ -65,6 +65,8 @@ class Call:
     protocol: str = ""
     principal: str = "anonymous"
     host_url: str = ""
+    largest_page: int | None = None
+    """The most that a listing may give at once, whatever the caller asks for."""
     request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def get(self, name: str, default: Any = None) -> Any:

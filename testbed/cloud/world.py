@@ -38,6 +38,10 @@ class Settings:
     terminated_visible: float = 60.0
     """How long a terminated instance is still described; an hour in AWS."""
 
+    settling: float = 0.0
+    """From the making of something in EC2 or IAM until others see it: see `settling`. Seconds in
+    AWS; nothing here, unless a test asks for it."""
+
     creating: float = 0.2
     """From the order to make or delete a cluster, a node group or a Fargate profile to its end;
     ten minutes in AWS."""
@@ -134,8 +138,24 @@ class World:
     answers: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)
     """(operation, client token) → the request's parameters and its answer."""
 
+    unseen: set[str] = field(default_factory=set)
+    """IDs and names of what has been made and is not seen yet."""
+
+    largest_page: int | None = None
+    """The most that any listing of ours gives at once; None leaves it to the caller."""
+
     seeded: frozenset[str] = frozenset()
     """Identities of everything that was there at the start."""
+
+    def settle(self, identity: str) -> None:
+        """Let something new be seen after a while."""
+        if self.settings.settling:
+            self.unseen.add(identity)
+            self.timers.after(self.settings.settling, lambda: self.unseen.discard(identity))
+
+    def is_seen(self, identity: str) -> bool:
+        """Whether something that exists is seen by now."""
+        return identity not in self.unseen
 
     @property
     def zones(self) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -17,12 +18,13 @@ from testbed.plugins.awsprovider import (
     iam,
     identity,
     networks,
+    sdktypes,
     sqs,
     ssm,
 )
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, canonical
 from testbed.plugins.awsprovider.session import Session, is_gone, translated
-from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown
+from testbed.plugins.codec import UNKNOWN, Bag, Secret, has_unknown, plain
 from testbed.plugins.differences import lies_under
 from testbed.plugins.naming import DEFAULTS, is_default, name_automatically, set_default
 from testbed.plugins.provider import (
@@ -44,6 +46,11 @@ RESOURCES: Final[Mapping[str, type[Resource]]] = {
 FUNCTIONS: Final[Mapping[str, Function]] = {
     token: function for module in MODULES for token, function in module.FUNCTIONS.items()
 }
+
+SETTLING_SECONDS: Final = 120.0
+"""How long the real provider waits for IAM: `propagationTimeout` in terraform-provider-aws,
+`internal/service/{eks,iam}`."""
+SETTLING_POLL_SECONDS: Final = 0.1
 
 SETTINGS: Final = frozenset(
     {
@@ -96,7 +103,9 @@ class AwsProvider(Provider):
             set_default(inputs, "region", self.session.region)
         if kind.is_taggable and self.session.default_tags and inputs.get("tags") is not UNKNOWN:
             inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
-        return Checked(inputs, _canonicalize(inputs, kind.documents))
+        form = sdktypes.forms(RESOURCES)[proposal.type]
+        wrong = sdktypes.faults(form, plain(inputs))
+        return Checked(inputs, wrong or _canonicalize(inputs, kind.documents))
 
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
         return lies_under(path, (*_kind(type_).fixed, "region"))
@@ -123,7 +132,7 @@ class AwsProvider(Provider):
     def create(self, work: Work, inputs: Bag) -> Created:
         resource = self._resource(work.type, inputs)
         with translated():
-            identity = resource.create(inputs)
+            identity = self._patiently(lambda: resource.create(inputs))
         try:
             resource.complete(identity, inputs)
         except ClientError as error:
@@ -159,6 +168,17 @@ class AwsProvider(Provider):
         with translated():
             return FUNCTIONS[function](self.session, arguments)
 
+    def _patiently(self, create: Callable[[], str]) -> str:
+        """Create, again and again while EKS does not see a role yet that is new in IAM."""
+        end = time.monotonic() + SETTLING_SECONDS
+        while True:
+            try:
+                return create()
+            except ClientError as error:
+                if not _waits_for_role(error) or time.monotonic() > end:
+                    raise
+            self.cancelled.wait(SETTLING_POLL_SECONDS)
+
     def _resource(self, type_: str, properties: Bag) -> Resource:
         return _kind(type_)(self.session, properties.get("region"))
 
@@ -178,9 +198,21 @@ class AwsProvider(Provider):
 
     def _outputs(self, resource: Resource, identity: str, known: Bag) -> Bag:
         live = self._live(resource, identity, known)
+        end = time.monotonic() + SETTLING_SECONDS
+        while live is None and time.monotonic() < end:
+            self.cancelled.wait(SETTLING_POLL_SECONDS)
+            live = self._live(resource, identity, known)
         if live is None:
             raise ProviderError(f"{resource.token} {identity} disappeared while it was being made")
         return _with_all_tags(type(resource), {**_public(known), **live})
+
+
+def _waits_for_role(error: ClientError) -> bool:
+    said = error.response["Error"]
+    words = ("invalid principal", "does not exist", "is not there, or does not trust")
+    return said["Code"] == "InvalidParameterException" and any(
+        each in said["Message"] for each in words
+    )
 
 
 def _kind(type_: str) -> type[Resource]:

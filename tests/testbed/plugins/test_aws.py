@@ -10,7 +10,8 @@ import pytest
 from botocore.stub import Stubber
 
 from testbed.cloud import Cloud, CloudControl
-from testbed.plugins.awsprovider.provider import AwsProvider
+from testbed.plugins.awsprovider import sdktypes
+from testbed.plugins.awsprovider.provider import RESOURCES, AwsProvider
 from testbed.plugins.engine import Changes, EngineError
 from testbed.plugins.provider import Proposal, ProviderError, Work
 from tests.testbed.plugins.conftest import EngineOn
@@ -346,3 +347,45 @@ def test_an_answer_of_aws_is_shown_in_its_own_words_with_a_next_step(
 def test_changes_know_whether_there_are_any() -> None:
     assert Changes(replace=1).any
     assert not Changes(unchanged=17).any
+
+
+@pytest.mark.parametrize(
+    ("type_", "inputs", "property_", "words"),
+    [
+        ("aws:iam/role:Role", {}, "assumeRolePolicy", "is required"),
+        ("aws:sqs/queue:Queue", {"delaySeconds": "soon"}, "delaySeconds", "expected a number"),
+        ("aws:sqs/queue:Queue", {"size": 3}, "size", "there is no such input"),
+        ("aws:sqs/queue:Queue", {"tags": ["a"]}, "tags", "expected a map"),
+        (
+            "aws:eks/cluster:Cluster",
+            {"roleArn": "arn", "vpcConfig": {"subnets": ["subnet-1"]}},
+            "vpcConfig.subnetIds",
+            "is required",
+        ),
+        (
+            "aws:eks/nodeGroup:NodeGroup",
+            {
+                "clusterName": "joiner",
+                "nodeRoleArn": "arn",
+                "subnetIds": ["subnet-1"],
+                "scalingConfig": {"minSize": 1, "maxSize": 2, "desiredSize": "two"},
+            },
+            "scalingConfig.desiredSize",
+            "expected a number",
+        ),
+    ],
+)
+def test_inputs_are_those_of_the_sdk(
+    cloud: Cloud, type_: str, inputs: dict[str, Any], property_: str, words: str
+) -> None:
+    checked = stand_in(cloud).check(Proposal(type=type_, name="a", old={}, new=inputs))
+
+    assert any(f.property == property_ and words in f.reason for f in checked.faults)
+
+
+def test_every_type_is_the_sdks(cloud: Cloud) -> None:
+    for token, kind in RESOURCES.items():
+        _, members, _ = sdktypes.forms(RESOURCES)[token]
+        fixed = {path.partition(".")[0] for path in kind.fixed}
+        assert fixed <= {*members, *kind.computed}, token
+        assert set(kind.defaults) <= set(members), token

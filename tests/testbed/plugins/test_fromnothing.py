@@ -10,13 +10,14 @@ import boto3
 import pytest
 
 from testbed.cloud import Cloud, CloudControl
+from testbed.cloud.world import Settings
 from tests.testbed.plugins.conftest import EngineOn
 
 
 @pytest.fixture
 def account() -> Iterator[Cloud]:
-    """An account with neither network nor cluster."""
-    with Cloud(has_cluster=False) as running:
+    """An account with neither network nor cluster, where IAM takes its time."""
+    with Cloud(has_cluster=False, settings=Settings(settling=0.3)) as running:
         yield running
 
 
