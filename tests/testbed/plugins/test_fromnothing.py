@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -11,6 +13,9 @@ import pytest
 
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
+from testbed.environment import CHECKOUT
+from testbed.plugins.engine import PulumiEngine
+from testbed.plugins.home import Plugins
 from tests.testbed.plugins.conftest import EngineOn
 
 
@@ -85,3 +90,39 @@ def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
     engine.destroy("dev")
     assert control.leftovers() == {}
     assert control.unimplemented() == {}
+
+
+def test_a_preview_tells_of_the_whole_stack_before_there_is_a_cluster(
+    account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The way to the cluster is the AWS CLI's; a preview has no cluster to go to.
+    (tmp_path / "aws").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "aws").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{tmp_path}")
+    said: list[str] = []
+    engine = PulumiEngine(
+        directory=tmp_path / "engine",
+        project=CHECKOUT,
+        environment={
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_REGION": account.region,
+            "KUBECONFIG": str(tmp_path / "none"),
+        },
+        plugins=Plugins.STAND_IN,
+        show=said.append,
+    )
+
+    forecast = engine.preview(
+        "dev",
+        {
+            "cluster": "create",
+            "clusterName": "joiner",
+            "awsEndpoint": account.url,
+            "image": "joiner:1",
+        },
+    )
+
+    assert forecast.create > 100
+    assert any("kubernetes:apps/v1:Deployment" in line for line in said)
+    assert CloudControl(account.url).leftovers() == {}
