@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from testbed.cloud import CloudControl
+from testbed.cloud import Cloud, CloudControl
 from tests.testbed.cloud.builders import unique
 from tests.testbed.cloud.conftest import Aws
 
@@ -196,3 +196,28 @@ def test_an_add_on_is_installed_changed_and_removed(eks: Any) -> None:
     eks.delete_addon(**name)
     with pytest.raises(eks.exceptions.ResourceNotFoundException):
         eks.describe_addon(**name)
+
+
+def test_a_cluster_in_config_map_mode_takes_no_access_entries(
+    eks: Any, role: str, cloud: Cloud
+) -> None:
+    access = cloud.world.clusters.described[CLUSTER]["accessConfig"]
+    mode = access["authenticationMode"]
+    access["authenticationMode"] = "CONFIG_MAP"
+    try:
+        for ask in (eks.create_access_entry, eks.describe_access_entry):
+            with pytest.raises(ClientError, match="InvalidRequestException"):
+                ask(clusterName=CLUSTER, principalArn=role)
+    finally:
+        access["authenticationMode"] = mode
+
+
+def test_the_clusters_security_group_is_tagged_as_eks_tags_it(eks: Any, ec2: Any) -> None:
+    network = eks.describe_cluster(name=CLUSTER)["cluster"]["resourcesVpcConfig"]
+    (group,) = ec2.describe_security_groups(GroupIds=[network["clusterSecurityGroupId"]])[
+        "SecurityGroups"
+    ]
+
+    tags = {tag["Key"]: tag["Value"] for tag in group["Tags"]}
+    assert tags["kubernetes.io/cluster/joiner"] == "owned"
+    assert tags["aws:eks:cluster-name"] == CLUSTER
