@@ -9,6 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 import pytest
+from pulumi.runtime import mocks
 
 from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError, StackConfig
@@ -93,6 +94,52 @@ def test_providers_of_the_program_are_the_ones_that_are_used() -> None:
     }
     (one,) = used
     assert "::theirs::" in one
+
+
+def test_so_are_those_of_its_parent() -> None:
+    def program() -> None:
+        theirs = aws.Provider("theirs", region="us-west-2")
+        platform = pulumi.ComponentResource(
+            "ours:index:Platform", "platform", None, pulumi.ResourceOptions(providers=[theirs])
+        )
+        Joiner(
+            "a",
+            JoinerArgs(cluster=found(), image=IMAGE),
+            pulumi.ResourceOptions(parent=platform),
+        )
+
+    everything = made(program)
+
+    assert "::theirs::" in everything.providers["aws:sqs/queue:Queue a-interruption"]
+
+
+def test_what_it_depends_on_is_there_before_any_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    depends: dict[str, set[str]] = {}
+    register: Any = mocks.MockMonitor.RegisterResource
+
+    def recorded(monitor: mocks.MockMonitor, request: Any) -> Any:
+        if request.custom:
+            depends[request.name] = {urn.rpartition("::")[2] for urn in request.dependencies}
+        return register(monitor, request)
+
+    monkeypatch.setattr(mocks.MockMonitor, "RegisterResource", recorded)
+
+    def program() -> None:
+        home = aws.eks.Addon("home", cluster_name="joiner", addon_name="coredns")
+        Joiner(
+            "a",
+            JoinerArgs(cluster=found(), image=IMAGE),
+            pulumi.ResourceOptions(depends_on=[home]),
+        )
+
+    made(program)
+
+    first = {"home", "a-installation", "a-node-role-name"}
+    parts = depends.keys() - first
+    assert len(parts) > 30
+    assert all({"home", "a-installation"} <= depends[name] for name in parts)
 
 
 def test_what_is_known_later_is_waited_for() -> None:
