@@ -423,6 +423,12 @@ class Deletions(Fault):
             if not names:
                 continue
             name = self.chance.choice(names)
+            if self.forced and self.kind == kinds.NODE_CLAIM:
+                # Nobody is left who could drain its machine.
+                claim = await scene.api.get(kinds.NODE_CLAIM, name)
+                machine = scene.region.machines.get(claim.status.provider_id.rpartition("/")[2])
+                if machine is not None:
+                    machine.touched_by_hand = True
             await scene.api.delete(self.kind, name)
             if self.forced:
                 try:

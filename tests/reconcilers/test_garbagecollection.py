@@ -80,6 +80,42 @@ async def test_a_claim_whose_node_is_still_ready_is_kept(
     assert not left.metadata.is_deleting
 
 
+async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
+    world: World, collector: GarbageCollection
+) -> None:
+    await launched(world)
+
+    await collector.run_once()
+    world.pass_time(minutes=4)
+    await collector.run_once()
+    kept = world.claim("claim")
+    assert kept is not None
+    assert not kept.metadata.is_deleting
+
+    world.pass_time(minutes=2)
+    await collector.run_once()
+    left = world.claim("claim")
+    assert left is not None
+    assert left.metadata.is_deleting
+
+
+async def test_a_node_that_comes_back_keeps_its_claim(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    await collector.run_once()
+    world.pass_time(minutes=4)
+    world.join(claim)
+    await collector.run_once()
+
+    world.pass_time(minutes=10)
+    await collector.run_once()
+
+    kept = world.claim("claim")
+    assert kept is not None
+    assert not kept.metadata.is_deleting
+
+
 async def test_an_instance_that_nobody_claims_is_terminated(
     world: World, collector: GarbageCollection
 ) -> None:

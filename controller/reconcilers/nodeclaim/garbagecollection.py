@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from controller.apis import conditions, labels
 from controller.apis.kinds import NODE, NODE_CLAIM
@@ -27,12 +27,16 @@ EAGER_RUNS = 20
 GRACE = timedelta(seconds=30)
 """An instance younger than this may still be waiting for its claim's status to be written."""
 
+NODELESS = timedelta(minutes=5)
+"""How long a machine may be without the node that it had: kubelet makes it anew when it starts, and
+a machine that is rebooted takes a few minutes."""
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class GarbageCollection:
-    """Deletes claims whose instance is gone, and instances of ours that have no claim."""
+    """Deletes claims whose instance or node is gone, and instances of ours that have no claim."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -40,11 +44,13 @@ class GarbageCollection:
     metrics: Metrics
     clock: Clock
     runs: int = 0
+    _nodeless: dict[str, datetime] = field(default_factory=dict)
 
     async def run_once(self) -> timedelta:
         """Compare both sides once; returns when to do it again."""
         if self.cluster.synced:
             await self._claims_without_instance()
+            await self._claims_without_node()
             await self._instances_without_claim()
             self.runs += 1
         return EAGER_PERIOD if self.runs < EAGER_RUNS else PERIOD
@@ -62,15 +68,37 @@ class GarbageCollection:
             )
             if not lost or self._node_ready(claim):
                 continue
-            log.warning(
-                "garbage collecting nodeclaim without instance",
-                extra={"NodeClaim": claim.metadata.name},
-            )
-            self.metrics.disrupted(claim, "garbage_collected", pods=self.cluster.moving_from(claim))
-            try:
-                await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
-            except NotFoundError:
-                continue
+            await self._delete(claim, "garbage collecting nodeclaim without instance")
+
+    async def _claims_without_node(self) -> None:
+        """Delete claims whose node somebody has deleted and its finalizers with it: no pod will
+        come there any more, and no other machine is made while it is waited for.
+        """
+        now = self.clock()
+        nodeless = [
+            claim
+            for claim in self.cluster.list(NODE_CLAIM)
+            if is_ours(claim)
+            and not claim.metadata.is_deleting
+            and conditions.is_true(claim.status.conditions, REGISTERED)
+            and not self.cluster.nodes_of(claim)
+        ]
+        self._nodeless = {
+            claim.metadata.uid: self._nodeless.get(claim.metadata.uid, now) for claim in nodeless
+        }
+        late = [c for c in nodeless if now - self._nodeless[c.metadata.uid] >= NODELESS]
+        if not late:
+            return
+        there = {node.spec.provider_id for node in await self.api.list(NODE)}
+        for claim in late:
+            if claim.status.provider_id not in there:
+                await self._delete(claim, "garbage collecting nodeclaim without node")
+
+    async def _delete(self, claim: NodeClaim, why: str) -> None:
+        log.warning(why, extra={"NodeClaim": claim.metadata.name})
+        self.metrics.disrupted(claim, "garbage_collected", pods=self.cluster.moving_from(claim))
+        with contextlib.suppress(NotFoundError):
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
 
     def _node_ready(self, claim: NodeClaim) -> bool:
         return any(
