@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What can be bought: milli-CPUs, MiB, and what it costs on demand, in $/h."""
+    """What can be bought: milli-CPUs and MiB for pods, and what it costs on demand, in $/h."""
 
     cpu: int
     memory: int
@@ -234,7 +235,9 @@ def _identity(body: Body) -> object:
 
 
 def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
-    """Return a lower bound of what the pods' machines cost, in $/h: what each resource costs."""
+    """Return a lower bound of what the pods' machines cost, in $/h: what both resources are worth
+    together, as the linear program has it in which machines can be bought in parts.
+    """
     cpu = memory = 0
     for pod in pods:
         if "deletionTimestamp" in pod["metadata"]:
@@ -243,6 +246,19 @@ def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
             requests = container["resources"]["requests"]
             cpu += int(requests["cpu"].removesuffix("m"))
             memory += int(requests["memory"].removesuffix("Mi"))
-    by_cpu = min(m.price / m.cpu for m in machines) * cpu
-    by_memory = min(m.price / m.memory for m in machines) * memory
-    return max(by_cpu, by_memory)
+    return max(cpu * a + memory * b for a, b in _prices(machines))
+
+
+def _prices(machines: Sequence[Machine]) -> Iterator[tuple[float, float]]:
+    """Yield prices of a milli-CPU and of a MiB by which no machine is worth more than it costs."""
+    yield min(m.price / m.cpu for m in machines), 0.0
+    yield 0.0, min(m.price / m.memory for m in machines)
+    for one, other in itertools.combinations(machines, 2):
+        determinant = one.cpu * other.memory - other.cpu * one.memory
+        if not determinant:
+            continue
+        cpu = (one.price * other.memory - other.price * one.memory) / determinant
+        memory = (one.cpu * other.price - other.cpu * one.price) / determinant
+        worth = (m.cpu * cpu + m.memory * memory <= m.price * (1 + 1e-9) for m in machines)
+        if cpu >= 0 and memory >= 0 and all(worth):
+            yield cpu, memory

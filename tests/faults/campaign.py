@@ -17,7 +17,7 @@ from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
 from tests.faults import auditor
 from tests.faults.auditor import Auditor, View
-from tests.faults.cluster import NAMESPACE, Surroundings, Workload
+from tests.faults.cluster import NAMESPACE, Surroundings, Workload, room
 from tests.faults.injection import KINDS, PHASES, Phase, Scene
 from tests.faults.processes import Process, ProcessLoop
 from tests.faults.region import CLUSTER, ROLE, SIZES, Region
@@ -56,7 +56,7 @@ SHARES: dict[Phase, float] = {
 }
 """Which part of the pods is wanted in each phase."""
 
-MACHINES = [auditor.Machine(size.cpus * 1000, size.gib * 1024, size.price) for size in SIZES]
+MACHINES = [auditor.Machine(*room(size), size.price) for size in SIZES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apiserver.fake import FakeApiServer
-from tests.faults.region import SIZES, Machine, Region
+from tests.faults.region import SIZES, Machine, Region, Size
 
 Body = Mapping[str, Any]
 
@@ -317,10 +317,14 @@ def written(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def room(size: Size) -> tuple[int, int]:
+    """Return the milli-CPUs and MiB that a machine has for pods."""
+    return size.cpus * 1000 - 120, math.floor(size.gib * 1024 * 0.925) - 900
+
+
 def _room(machine: Machine) -> dict[str, str]:
-    size = next(s for s in SIZES if s.name == machine.type)
-    memory = math.floor(size.gib * 1024 * 0.925) - 900
-    return {"cpu": f"{size.cpus * 1000 - 120}m", "memory": f"{memory}Mi", "pods": "58"}
+    cpu, memory = room(next(s for s in SIZES if s.name == machine.type))
+    return {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "pods": "58"}
 
 
 def _left(node: Body) -> Counter[str]:

@@ -80,3 +80,10 @@ def test_the_auditor_sees_a_second_instance_of_one_claim() -> None:
     second = Instance("i-2", "aws:///z/i-2", "running", "a", price=0.0)
     watching.look(make_view(instances=[RUNNING, second]))
     assert any("second instance" in finding for finding in watching.findings)
+
+
+def test_what_pods_need_is_bounded_by_both_resources_together() -> None:
+    lean, rich = Machine(1000, 1024, 1.0), Machine(1000, 3072, 2.0)
+    requests = {"cpu": "1000m", "memory": "2048Mi"}
+    pod = {"metadata": {}, "spec": {"containers": [{"resources": {"requests": requests}}]}}
+    assert auditor.least_cost([pod], [lean, rich]) == pytest.approx(1.5)
