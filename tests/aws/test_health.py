@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.aws.statuses import InstanceStatuses, findings
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
+from controller.cloudprovider.provider import Notice
 from controller.options import Options
 from tests.aws.builders import CLUSTER, NOW, make_claim, ready, within
 from tests.aws.conftest import Region
@@ -53,8 +55,11 @@ async def test_a_broken_instance_is_told_once_until_it_is_well_again(
     statuses = InstanceStatuses(provider.aws)
     region.control.impair(broken, system=True, since_seconds=300)
 
-    await statuses.refresh(datetime.now(UTC))
-    (notice,) = statuses.waiting()
+    async def told() -> Sequence[Notice]:
+        await statuses.refresh(datetime.now(UTC))  # EC2 tells only of those that run by now
+        return statuses.waiting()
+
+    (notice,) = await eventually(told)
     assert (notice.kind, notice.instance_ids) == ("system_status", (broken,))
     assert statuses.acknowledge(notice)
     await statuses.refresh(datetime.now(UTC))
