@@ -14,7 +14,8 @@ from tests.faults.campaign import Outcome, play
 from tests.faults.injection import KINDS
 
 RUNS_PER_PROCESS = 25
-"""A process that has killed many controllers is itself to be replaced."""
+"""A process that has killed many controllers is itself to be replaced; Python 3.11 hangs where the
+pool is asked to do that itself (`max_tasks_per_child`)."""
 
 ALIKE = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """The environment of those processes: sets have one order, so that a seed does the same again,
@@ -33,15 +34,14 @@ def kind_and_number(seed: int, only: str) -> tuple[str, int]:
 def outcomes(seeds: Sequence[int], only: str, *, pods: int, jobs: int) -> Iterator[Outcome]:
     """Play the runs of these seeds, side by side; yield each when it is over."""
     runs = [(seed, *kind_and_number(seed, only), pods) for seed in seeds]
-    with (
-        patch.dict(os.environ, ALIKE),
-        ProcessPoolExecutor(
-            jobs, get_context("spawn"), _prepare, max_tasks_per_child=RUNS_PER_PROCESS
-        ) as pool,
-    ):
-        # A process that breaks down is told of, whatever it was playing.
-        for played in as_completed([pool.submit(_played, run) for run in runs]):
-            yield played.result()
+    batch = RUNS_PER_PROCESS * jobs
+    with patch.dict(os.environ, ALIKE):
+        for first in range(0, len(runs), batch):
+            with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare) as pool:
+                # A process that breaks down is told of, whatever it was playing.
+                playing = [pool.submit(_played, run) for run in runs[first : first + batch]]
+                for played in as_completed(playing):
+                    yield played.result()
 
 
 def _played(run: tuple[int, str, int, int]) -> Outcome:
