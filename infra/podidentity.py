@@ -25,6 +25,7 @@ from infra.clusterapi import (
 )
 from infra.ekscluster import EksCluster
 from infra.statefulprovider import StatefulProvider
+from infra.waiting import Clock, say
 
 WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/pod-identity-webhook"
 """What gives pods their identity on EKS; where it is missing there is nothing to wait for."""
@@ -53,20 +54,6 @@ class Cluster(Protocol):
         """Ask for an object to go."""
 
 
-class Clock(Protocol):
-    """Tells the time and lets it pass."""
-
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
-
-    def sleep(self, seconds: float, /) -> None:
-        """Let time pass."""
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 @dataclass(kw_only=True)
 class Identities:
     """The pods of one service account, as far as their identity goes."""
@@ -75,7 +62,7 @@ class Identities:
     namespace: str
     service_account: str
     clock: Clock = field(default_factory=lambda: time)
-    say: Callable[[str], None] = _say
+    say: Callable[[str], None] = say
 
     def settle(self) -> None:
         """Wait until pods get their identity, then make those again that came too early."""

@@ -42,6 +42,7 @@ from infra.clusterapi import (
 from infra.ekscluster import EksCluster
 from infra.leftovers import Leftovers, Remains, describe
 from infra.statefulprovider import StatefulProvider
+from infra.waiting import Clock, say
 
 STACK_ANNOTATION = STACK
 LOOK_SECONDS = 2.0
@@ -111,21 +112,6 @@ class Cloud(Protocol):
 
     def remove(self, remains: Remains) -> None:
         """Ask for everything to go."""
-
-
-class Clock(Protocol):
-    """Tells the time and lets it pass."""
-
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
-
-    def sleep(self, seconds: float, /) -> None:
-        """Let time pass."""
-
-
-def say(line: str) -> None:
-    """Tell the user how it goes, at once: the engine shows what a provider prints."""
-    print(line, flush=True)
 
 
 @dataclass(kw_only=True)
