@@ -10,10 +10,10 @@ import pulumi
 import pulumi_aws as aws
 
 from controller.apis import labels
-from infra import nodepools, providers
+from infra import nodepools, placement, providers
 from infra.cluster import Cluster, ClusterArgs, facts, refuse_foreign_cluster
 from infra.clusterapi import ClusterLocation
-from infra.config import StackConfig, read
+from infra.config import StackConfig, read, refuse_disallowed, require_options
 from infra.earliernames import with_former_name
 from infra.ekscluster import EksCluster, kubernetes_provider
 from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
@@ -35,13 +35,17 @@ def platform(config: StackConfig) -> None:
     first = Installation("installation", location, installation)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
     cluster, made = _cluster(config, location, on_aws)
+    refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(
         cluster, opts=pulumi.ResourceOptions(depends_on=[first, *made])
     )
     joiner = Joiner(
         "joiner",
         JoinerArgs(
-            cluster=cluster, installation=first, node_pools=pools, **_shared_settings(config)
+            cluster=cluster,
+            installation=first,
+            node_pools=pools,
+            **_shared_settings(config) | _placed(config, cluster, location),
         ),
         pulumi.ResourceOptions(
             providers=[on_aws, in_cluster], transformations=[with_former_name], depends_on=made
@@ -107,6 +111,7 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     first = Installation("installation", location, _installation(config))
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
     cluster = EksCluster.found(location, on_aws)
+    refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(cluster, opts=pulumi.ResourceOptions(depends_on=[first]))
     NodePools(
         "node-pools",
@@ -116,6 +121,14 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
             variables={
                 "CLUSTER_NAME": reference.require_output("clusterName"),
                 "NODE_ROLE": reference.require_output("nodeRole"),
+                "INSTANCE_PROFILE": reference.require_output("instanceProfile"),
+                # Not all stacks say these, and those of earlier versions say neither.
+                "DISCOVERY_TAG": reference.get_output("discoveryTag").apply(
+                    lambda key: key or labels.TAG_DISCOVERY
+                ),
+                "WINDOWS_NODE_ROLE": reference.get_output("windowsNodeRole").apply(
+                    lambda role: role or nodepools.WINDOWS_NODE_ROLE
+                ),
             },
             stack=full_name_of_stack(),
             delete_timeout=config.drain_timeout,
@@ -132,14 +145,29 @@ def _shared_settings(config: StackConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+def _placed(config: StackConfig, cluster: EksCluster, location: ClusterLocation) -> dict[str, Any]:
+    """Return where nodes go: where the settings say, or else where nodes can join."""
+    named = {"subnet_ids": config.subnet_ids, "security_group_ids": config.security_group_ids}
+    if config.cluster == "create":
+        return named
+    isolated = require_options(config.settings).isolated_vpc
+    found = placement.find(location, list(map(str, cluster.subnet_ids)), isolated=isolated)
+    if found.trouble and not config.subnet_ids:
+        pulumi.warn(f"{found.trouble}: set joiner:subnetIds to those where nodes can join")
+    return {name: ids or getattr(found, name) for name, ids in named.items()}
+
+
 def _export(config: StackConfig, joiner: Joiner) -> None:
     pulumi.export("clusterName", config.cluster_name)
     pulumi.export("region", config.region)
     pulumi.export("nodeRole", joiner.node_role_name)
+    if config.windows_nodes:
+        pulumi.export("windowsNodeRole", joiner.windows_node_role_name)
     pulumi.export("nodeRoleArn", joiner.node_role_arn)
     pulumi.export("instanceProfile", joiner.instance_profile)
     pulumi.export("controllerRoleArn", joiner.controller_role_arn)
     pulumi.export("interruptionQueue", joiner.interruption_queue)
+    pulumi.export("discoveryTag", config.discovery_tag_key)
     pulumi.export("namespace", joiner.namespace)
     pulumi.export("deployment", joiner.deployment)
 
@@ -147,7 +175,12 @@ def _export(config: StackConfig, joiner: Joiner) -> None:
 def _manifests(config: StackConfig) -> Sequence[nodepools.Wire]:
     if config.node_pools_folder:
         return nodepools.manifests_in(config.node_pools_folder)
-    return nodepools.default_manifests() if config.default_node_pool else []
+    if not config.default_node_pool:
+        return []
+    isolated = require_options(config.settings).isolated_vpc
+    return nodepools.default_manifests(
+        own_profile=not isolated and config.instance_profile_name is None
+    )
 
 
 def _location(config: StackConfig) -> ClusterLocation:

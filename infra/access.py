@@ -124,7 +124,7 @@ def with_mapping(
 ) -> str:
     """Return `mapRoles` of aws-auth with the node role in it; other entries stay."""
     entry = {
-        "rolearn": role_arn,
+        "rolearn": _without_path(role_arn),
         "username": "system:node:{{EC2PrivateDNSName}}",
         "groups": list(groups),
     }
@@ -138,7 +138,13 @@ def without_mapping(mapped: str, role_arn: str) -> str:
 
 def _others(mapped: str, role_arn: str) -> list[Any]:
     entries: list[Any] = yaml.safe_load(mapped) or []
-    return [entry for entry in entries if entry.get("rolearn") != role_arn]
+    return [entry for entry in entries if entry.get("rolearn") != _without_path(role_arn)]
+
+
+def _without_path(role_arn: str) -> str:
+    """Return the ARN as aws-auth wants it: a path in it is never found."""
+    before, _, named = role_arn.partition(":role/")
+    return f"{before}:role/{named.rpartition('/')[2]}" if named else role_arn
 
 
 def _dumped(entries: list[Any]) -> str:

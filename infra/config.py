@@ -35,6 +35,9 @@ NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "aws-auth-windows",
 Presence = Literal["existing", "create"]
 Home = Literal["node-group", "fargate"]
 Nat = Literal["single", "zonal"]
+Scraping = Literal["none", "annotations", "service-monitor"]
+Wire = Mapping[str, Any]
+"""An object as it stands in JSON."""
 
 
 class ConfigError(pulumi.RunError):
@@ -63,20 +66,36 @@ class Form:
 ClusterName = Annotated[
     str, Form(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}", "1 to 100 letters, digits, '-' and '_'")
 ]
-Region = Annotated[str, Form(r"[a-z]{2}(-[a-z]+)+-\d", "an AWS region such as us-west-2")]
+Region = Annotated[str, Form(r"[a-z]{2,5}(-[a-z]+)+-\d{1,2}", "an AWS region such as us-west-2")]
 Url = Annotated[str, Form(r"https?://[^/\s]+(/\S*)?", "a URL such as http://127.0.0.1:4566")]
 RoleName = Annotated[str, Form(r"[\w+=,.@-]{1,64}", "1 to 64 letters, digits and any of +=,.@-_")]
 QueueName = Annotated[str, Form(r"[\w-]{1,80}", "1 to 80 letters, digits, '-' and '_'")]
 Label = Annotated[
     str, Form(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label such as kube-system")
 ]
+SecretName = Annotated[
+    str, Form(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "names of Secrets such as registry")
+]
 ServiceName = Annotated[
     str, Form(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label such as karpenter")
+]
+TagKey = Annotated[
+    str,
+    Form(r"(?!aws:)[\w.:/=+@-]{1,128}", "1 to 128 letters, digits and any of _.:/=+-@"),
 ]
 TagValue = Annotated[
     str, Form(r"[\w .:/=+@-]{1,256}", "1 to 256 letters, digits, spaces and any of _.:/=+-@")
 ]
-Arn = Annotated[str, Form(r"arn:[\w-]+:iam::\d{12}:policy/.+", "the ARN of an IAM policy")]
+Arn = Annotated[str, Form(r"arn:[\w-]+:iam::(\d{12}|aws):policy/\S+", "the ARN of an IAM policy")]
+PolicyArns = Annotated[
+    str, Form(r"arn:[\w-]+:iam::(\d{12}|aws):policy/\S+", "ARNs of IAM policies")
+]
+KeyArn = Annotated[
+    str,
+    Form(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+", "the ARN of a KMS key (not of an alias)"),
+]
+IamPath = Annotated[str, Form(r"/([!-~]{1,510}/)?", "a path of IAM such as /platform/")]
+Prefix = Annotated[str, Form(r"[\w+=,.@-]{1,20}", "1 to 20 letters, digits and any of +=,.@-_")]
 Cpu = Annotated[str, Form(r"\d{1,4}(\.\d{1,3})?|\d{1,7}m", "an amount of CPU such as 500m or 2")]
 Memory = Annotated[
     str, Form(r"\d{1,7}(\.\d{1,3})?[MGT]i?", "an amount of memory such as 512Mi or 1Gi")
@@ -102,6 +121,12 @@ StackName = Annotated[
     Form(r"([^/\s]+/[^/\s]+/)?[^/\s]+", "a stack of this project, or organization/project/stack"),
 ]
 
+
+Statements = Annotated[
+    tuple[Wire, ...],
+    "a list of statements of IAM, each with an Effect (Allow or Deny), an Action and a Resource, "
+    "of which none makes an administrator of whoever has it",
+]
 
 NO_REGIONS: Mapping[str, str] = {}
 
@@ -160,6 +185,35 @@ class StackConfig:
     memory: Memory = "1Gi"
     """Memory that each controller requests, and its limit."""
 
+    create_namespace: bool = False
+    """Whether that namespace is made, and goes with the stack."""
+
+    scraping: Scraping = "none"
+    """How Prometheus finds the metrics: by annotations of the pods, or by a ServiceMonitor, whose
+    CRD must be there."""
+
+    extra_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of all that the controller is made of in the cluster, and of its pods."""
+
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of its pods."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What its container finds in its environment beside the settings, such as HTTPS_PROXY."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes where it may run."""
+
+    tolerations: tuple[Wire, ...] = ()
+    """Taints that it tolerates, beside CriticalAddonsOnly."""
+
+    affinity: Wire = field(default_factory=dict)
+    """Its affinity, as in a pod's; each kind takes the place of ours. It never runs on nodes that
+    it makes."""
+
+    image_pull_secrets: tuple[SecretName, ...] = ()
+    """Secrets of its namespace by which its image is pulled."""
+
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the controller by environment variable, such as BATCH_IDLE_DURATION: 2s."""
 
@@ -178,6 +232,41 @@ class StackConfig:
     of older clusters (with the group that Windows nodes need, or without), or some other way of
     yours. When left out, an access entry for Linux where the cluster takes entries, else
     aws-auth."""
+
+    windows_nodes: bool = False
+    """Whether Windows nodes have a role of their own, `KarpenterWindowsNodeRole-<cluster>`, and
+    are let in beside Linux nodes: `${WINDOWS_NODE_ROLE}` in NodePools."""
+
+    node_role: Presence = "create"
+    """Whether the nodes' role is made, or is there already under its name and left as it is."""
+
+    controller_role: Presence = "create"
+    """The same of the controller's role: one that exists needs its policies and its trust."""
+
+    queue: Presence = "create"
+    """The same of the interruption queue: one that exists needs its rules and its policy."""
+
+    instance_profile_name: RoleName | None = None
+    """An instance profile that is there already; one is made of the nodes' role when left out."""
+
+    iam_path: IamPath = "/"
+    """Path of roles, policies and instance profile."""
+
+    name_prefix: Prefix = "Karpenter"
+    """What the names of roles, policies and instance profile begin with."""
+
+    controller_statements: Statements = ()
+    """Statements of IAM that the controller's role bears beside its own."""
+
+    node_statements: Statements = ()
+    """The same of the nodes' role."""
+
+    node_policies: tuple[PolicyArns, ...] = ()
+    """Policies attached to the nodes' role beside those that every node needs."""
+
+    queue_key: KeyArn | None = None
+    """KMS key of the queue; encrypted with SQS's own key when left out. The key's own policy lets
+    events.amazonaws.com use it."""
 
     node_role_name: RoleName | None = None
     """`KarpenterNodeRole-<cluster>` when left out. IAM has one role of a name in all regions."""
@@ -202,14 +291,20 @@ class StackConfig:
     discovery_tags: bool = True
     """Whether subnets and security groups are tagged `karpenter.sh/discovery: <cluster>`."""
 
+    discovery_tag_key: TagKey = "karpenter.sh/discovery"
+    """The key of that tag: clusters that share subnets need one each."""
+
     cluster_tags: bool = False
-    """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared` too."""
+    """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared` too, where EKS or somebody
+    else has not tagged them so already."""
 
     subnet_ids: tuple[Subnet, ...] = ()
-    """The subnets that nodes start in; the cluster's when left out."""
+    """The subnets that nodes start in; those of managed node groups when left out, or else those of
+    the cluster's that have a way out."""
 
     security_group_ids: tuple[SecurityGroup, ...] = ()
-    """The security groups of nodes; the cluster's own when left out."""
+    """The security groups of nodes; those that the launch templates of managed node groups name
+    when left out, or else the cluster's own."""
 
     installation: TagValue | None = None
     """Names the installation in the tag `joiner.dev/installation` of everything in AWS;
@@ -260,11 +355,56 @@ def read() -> StackConfig:
         for name in pulumi.runtime.config.CONFIG.get()
         if name.startswith(f"{PROJECT}:")
     }
+    if problems := list(_unusable_aws_settings()):
+        raise ConfigError(problems)
     elsewhere = {
         "aws:region": pulumi.Config("aws").get("region") or "",
         "AWS_REGION": os.environ.get("AWS_REGION", ""),
     }
     return parse(given, regions=elsewhere)
+
+
+AWS_SETTINGS = {
+    "profile": "export AWS_PROFILE={value} for whoever runs Pulumi",
+    "assumeRole": "name the role in a profile (role_arn) and export AWS_PROFILE",
+    "assumeRoles": "name the role in a profile (role_arn) and export AWS_PROFILE",
+    "assumeRoleWithWebIdentity": "export AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
+    "accessKey": "export AWS_ACCESS_KEY_ID",
+    "secretKey": "export AWS_SECRET_ACCESS_KEY",
+    "token": "export AWS_SESSION_TOKEN",
+    "defaultTags": "set joiner:tags",
+    "endpoints": "set joiner:awsEndpoint",
+}
+"""Settings of Pulumi's AWS provider that this program cannot honour, and what to do instead: it
+looks into AWS and takes the stack down beside the provider, as the AWS CLI and SDK do."""
+
+HONOURED = ("region", "allowedAccountIds", "forbiddenAccountIds")
+
+
+def _unusable_aws_settings() -> Iterator[str]:
+    for name in sorted(pulumi.runtime.config.CONFIG.get()):
+        project, _, key = name.partition(":")
+        if project == "aws" and key not in HONOURED:
+            value = pulumi.Config("aws").get(key) if key == "profile" else ""
+            instead = AWS_SETTINGS.get(key, "it goes to the environment of the AWS SDK")
+            yield f"{name} is not honoured here: {instead.format(value=value)}"
+
+
+def refuse_disallowed(account: pulumi.Input[str]) -> None:
+    """Hold to `aws:allowedAccountIds` and `aws:forbiddenAccountIds`, as the provider does.
+
+    Raises:
+        ConfigError: they do not let the account be used.
+
+    """
+    config = pulumi.Config("aws")
+    allowed = [str(one) for one in config.get_object("allowedAccountIds") or ()]
+    forbidden = [str(one) for one in config.get_object("forbiddenAccountIds") or ()]
+    if account in forbidden or (allowed and account not in allowed):
+        key = "forbiddenAccountIds" if account in forbidden else "allowedAccountIds"
+        raise ConfigError(
+            [f"aws:{key} does not let the account {account} be used, whose credentials are at hand"]
+        )
 
 
 def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) -> StackConfig:
@@ -341,6 +481,11 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
     yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
     yield from _unusable_from_nothing(config)
+    for name in sorted(config.env.keys() & {setting.variable for setting in SETTINGS}):
+        yield (
+            f"{PROJECT}:env: {name}={config.env[name]!r} cannot be set here: it is a setting of "
+            f"the controller, and goes into {PROJECT}:settings"
+        )
     if config.kubeconfig and not _is_there(lambda: config.kubeconfig_path, Path.is_file):
         yield f"{PROJECT}:kubeconfig={config.kubeconfig!r}: allowed is the path of a file"
     if config.node_pools and not _is_there(lambda: config.node_pools_folder, Path.is_dir):
@@ -466,6 +611,24 @@ def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:
         yield f"{PROJECT}:tags={dict(tags)!r} cannot be used: allowed are at most {TAGS} tags"
 
 
+EVERYTHING = ("*", "*:*", "iam:*", "sts:*")
+
+
+def _is_usable(statement: Wire) -> bool:
+    """Whether it is a statement, and one that opens neither all of AWS nor all roles in it."""
+    acts = {"Action", "NotAction"} & statement.keys()
+    if statement.get("Effect") == "Deny":
+        return bool(acts and {"Resource", "NotResource"} & statement.keys())
+    if statement.get("Effect") != "Allow" or "Action" not in acts or not statement.get("Resource"):
+        return False
+    everywhere = "*" in _listed(statement["Resource"])
+    return not everywhere or not any(one in EVERYTHING for one in _listed(statement["Action"]))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:
     """Whether there is what a path leads to; there is nothing where it cannot be a path."""
     try:
@@ -481,6 +644,19 @@ def _value(text: str, kind: Any, key: str) -> Any:
         kind = members[0]
     if kind == Mapping[str, str]:
         return _mapping(text, key)
+    if kind == Wire:
+        words = "an affinity as in the spec of a pod"
+        affinity = _structure(text, key, dict, words)
+        if not _is_affinity(affinity):
+            raise OptionsError(key, text, words)
+        return affinity
+    if kind == tuple[Wire, ...]:
+        return _wires(text, key, "a list of maps")
+    if kind == Statements:
+        statements = _wires(text, key, members[1])
+        if not all(_is_usable(statement) for statement in statements):
+            raise OptionsError(key, text, members[1])
+        return statements
     if typing.get_origin(kind) is tuple:
         return _list(text, members[0], key)
     return value_of(text, kind, key=key)
@@ -497,6 +673,27 @@ def _list(text: str, kind: Any, key: str) -> tuple[Any, ...]:
         return tuple(value_of(item, kind, key=key) for item in items)
     except OptionsError as exc:
         raise OptionsError(key, text, words) from exc
+
+
+def _is_affinity(value: Wire) -> bool:
+    """Whether there is nothing in it that ours could not be put beside."""
+    if not all(isinstance(kind, dict) for kind in value.values()):
+        return False
+    required = value.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return True
+    terms = required.get("nodeSelectorTerms") if isinstance(required, dict) else None
+    return isinstance(terms, list) and all(
+        isinstance(term, dict) and isinstance(term.get("matchExpressions", []), list)
+        for term in terms
+    )
+
+
+def _wires(text: str, key: str, words: str) -> tuple[Wire, ...]:
+    wires = _structure(text, key, list, words)
+    if not all(isinstance(wire, dict) for wire in wires):
+        raise OptionsError(key, text, words)
+    return tuple(wires)
 
 
 def _mapping(text: str, key: str) -> dict[str, str]:

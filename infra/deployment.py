@@ -10,7 +10,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
-from infra.config import Identity
+from infra.config import Identity, Scraping, Wire
 from infra.ekscluster import EksCluster
 from infra.inputs import then
 from infra.podidentity import PodIdentity
@@ -157,6 +157,15 @@ class ControllerArgs:
     role_arn: pulumi.Input[str]
     """The role that its pods become."""
 
+    create_namespace: bool = False
+    scraping: Scraping = "none"
+    extra_labels: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Wire] = ()
+    affinity: Wire = field(default_factory=dict)
+    image_pull_secrets: Sequence[str] = ()
+
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
     """What must be ready before the first pod starts."""
 
@@ -169,11 +178,13 @@ class Controller(pulumi.ComponentResource):
     ) -> None:
         super().__init__("joiner:infra:Controller", name, None, opts)
         self._name, self._args = name, args
-        self._mine = pulumi.ResourceOptions(parent=self)
+        self._mine = pulumi.ResourceOptions(parent=self, depends_on=self._namespace())
         account = self._service_account()
         bindings = self._roles()
         self._service()
         self._budget()
+        if args.scraping == "service-monitor":
+            self._service_monitor()
         self.deployment = kubernetes.apps.v1.Deployment(
             name,
             metadata=self._metadata(),
@@ -184,12 +195,27 @@ class Controller(pulumi.ComponentResource):
         )
         self.register_outputs({"deployment": args.name})
 
+    def _namespace(self) -> list[pulumi.Resource]:
+        if not self._args.create_namespace:
+            return []
+        return [
+            kubernetes.core.v1.Namespace(
+                self._name,
+                metadata={"name": self._args.namespace, "labels": dict(self._args.extra_labels)},
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+        ]
+
+    @property
+    def _labels(self) -> dict[str, pulumi.Input[str]]:
+        return {**self._args.extra_labels, **pod_labels(self._args.name)}
+
     def _metadata(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         args = self._args
         return {
             "name": args.name,
             "namespace": args.namespace,
-            "labels": pod_labels(args.name),
+            "labels": self._labels,
             **(more or {}),
         }
 
@@ -218,7 +244,7 @@ class Controller(pulumi.ComponentResource):
     def _roles(self) -> list[pulumi.Resource]:
         args = self._args
         subjects = [{"kind": "ServiceAccount", "name": args.name, "namespace": args.namespace}]
-        everywhere = {"name": args.name, "labels": pod_labels(args.name)}
+        everywhere = {"name": args.name, "labels": self._labels}
         role = kubernetes.rbac.v1.ClusterRole(
             self._name, metadata=everywhere, rules=cluster_rules(args.options), opts=self._mine
         )
@@ -253,7 +279,7 @@ class Controller(pulumi.ComponentResource):
             f"{self._name}-admin",
             metadata={
                 "name": then(args.name, lambda name: f"{name}-admin"),
-                "labels": pod_labels(args.name) | aggregate,
+                "labels": self._labels | aggregate,
             },
             rules=admin_rules(),
             opts=self._mine,
@@ -291,6 +317,19 @@ class Controller(pulumi.ComponentResource):
             opts=self._mine,
         )
 
+    def _service_monitor(self) -> None:
+        kubernetes.apiextensions.CustomResource(
+            f"{self._name}-metrics",
+            api_version="monitoring.coreos.com/v1",
+            kind="ServiceMonitor",
+            metadata=self._metadata(),
+            spec={
+                "selector": {"matchLabels": pod_labels(self._args.name)},
+                "endpoints": [{"port": "http-metrics", "path": "/metrics"}],
+            },
+            opts=self._mine,
+        )
+
 
 def pod_labels(name: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
     """Labels of the controller's pods; tools look for Karpenter's."""
@@ -307,8 +346,12 @@ def deployment_spec(args: ControllerArgs) -> dict[str, Any]:
         "selector": {"matchLabels": pod_labels(args.name)},
         "template": {
             "metadata": {
-                "labels": pod_labels(args.name),
-                "annotations": {IDENTITY_ANNOTATION: identity},
+                "labels": {**args.extra_labels, **pod_labels(args.name)},
+                "annotations": {
+                    **_scraped(args),
+                    **args.pod_annotations,
+                    IDENTITY_ANNOTATION: identity,
+                },
             },
             "spec": _pod(args),
         },
@@ -324,30 +367,13 @@ def _pod(args: ControllerArgs) -> dict[str, Any]:
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}],
-        "affinity": {
-            # A controller on a node of its own making could not bring that node back.
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {
-                            "matchExpressions": [
-                                {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
-                            ]
-                        }
-                    ]
-                }
-            },
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "labelSelector": {"matchLabels": labels},
-                        "topologyKey": "kubernetes.io/hostname",
-                    }
-                ]
-            },
-        },
+        "nodeSelector": {"kubernetes.io/os": "linux", **args.node_selector},
+        "tolerations": [
+            {"key": "CriticalAddonsOnly", "operator": "Exists"},
+            *map(dict, args.tolerations),
+        ],
+        "affinity": _affinity(args),
+        **_pull_secrets(args),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -359,6 +385,41 @@ def _pod(args: ControllerArgs) -> dict[str, Any]:
         "containers": [_container(args)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
+
+
+def _scraped(args: ControllerArgs) -> dict[str, str]:
+    if args.scraping != "annotations":
+        return {}
+    where = {"port": str(args.options.metrics_port), "path": "/metrics", "scrape": "true"}
+    return {f"prometheus.io/{key}": value for key, value in where.items()}
+
+
+def _pull_secrets(args: ControllerArgs) -> dict[str, Any]:
+    secrets = [{"name": secret} for secret in args.image_pull_secrets]
+    return {"imagePullSecrets": secrets} if secrets else {}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _affinity(args: ControllerArgs) -> dict[str, Any]:
+    """Return the pod's affinity: what was asked for, in the place of our own."""
+    asked = dict(args.affinity)
+    apart = {
+        "labelSelector": {"matchLabels": pod_labels(args.name)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    of_nodes = dict(asked.pop("nodeAffinity", None) or {})
+    # A controller on a node of its own making could not bring that node back.
+    not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
+    terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    of_nodes[REQUIRED] = {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), not_ours]}
+            for term in terms
+        ]
+    }
+    return {"nodeAffinity": of_nodes, "podAntiAffinity": {REQUIRED: [apart]}, **asked}
 
 
 def _container(args: ControllerArgs) -> dict[str, Any]:

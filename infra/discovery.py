@@ -6,6 +6,7 @@ tagged before is neither taken over nor taken away.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +30,15 @@ class DiscoveryTagsArgs:
     discovery: bool = True
     """Whether they are tagged `karpenter.sh/discovery: <cluster>`."""
 
+    discovery_key: str = labels.TAG_DISCOVERY
+    """The key of that tag: clusters that share subnets need one each."""
+
     of_cluster: bool = False
     """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared`."""
+
+    left_alone: frozenset[tuple[str, str]] = frozenset()
+    """Resource and key of tags that are there already and serve as they are: EKS itself tags its
+    own `owned`."""
 
     @property
     def marker(self) -> pulumi.Input[str]:
@@ -43,7 +51,7 @@ class DiscoveryTagsArgs:
         name = self.cluster_name
         tags: dict[str, tuple[pulumi.Input[str], pulumi.Input[str]]] = {}
         if self.discovery:
-            tags["discovery"] = labels.TAG_DISCOVERY, name
+            tags["discovery"] = self.discovery_key, name
         if self.of_cluster:
             title = name if isinstance(name, str) else "cluster"
             tags[title] = then(name, labels.tag_cluster_owned), "shared"
@@ -68,6 +76,8 @@ class DiscoveryTags(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self),
             )
             for tag, (key, value) in args.tags.items():
+                if (resource_id, key) in args.left_alone:
+                    continue
                 aws.ec2.Tag(
                     f"{name}-{title}-{tag}",
                     resource_id=resource_id,
@@ -79,39 +89,58 @@ class DiscoveryTags(pulumi.ComponentResource):
         self.register_outputs({"resourceIds": list(args.resource_ids)})
 
 
-def refuse_clashes(args: DiscoveryTagsArgs, options: pulumi.InvokeOptions) -> None:
+def beside_others(args: DiscoveryTagsArgs, options: pulumi.InvokeOptions) -> DiscoveryTagsArgs:
     """Leave alone what somebody else has tagged; what is not made yet nobody has.
+
+    Returns:
+        The same, without tags of a cluster that are there already, `owned` or `shared`.
 
     Raises:
         ConfigError: a resource bears one of the keys, and not from this installation.
 
     """
-    faults = [
-        fault
+    if not known(args.cluster_name):
+        return args
+    held = {
+        resource_id: _tags_of(resource_id, options)
         for resource_id in (args.resource_ids if args.tags else ())
-        if isinstance(resource_id, str) and known(args.cluster_name)
-        for fault in _faults(args, resource_id, _tags_of(resource_id, options))
+        if isinstance(resource_id, str)
+    }
+    of_cluster = labels.tag_cluster_owned(str(args.cluster_name))
+    left_alone = frozenset(
+        (resource_id, of_cluster)
+        for resource_id, tags in held.items()
+        if tags.get(of_cluster) in ("owned", "shared")
+        and tags.get(str(args.marker)) != args.installation
+    )
+    args = dataclasses.replace(args, left_alone=left_alone)
+    faults = [
+        fault for resource_id, tags in held.items() for fault in _faults(args, resource_id, tags)
     ]
     if faults:
         raise ConfigError(faults)
+    return args
 
 
 def _faults(args: DiscoveryTagsArgs, resource_id: str, held: Mapping[str, str]) -> Iterator[str]:
     marker = str(args.marker)
     tagger = held.get(marker, "somebody else")
     for key, value in _plain_tags(args).items():
+        if (resource_id, key) in args.left_alone:
+            continue
         if held.get(key, value) != value:
             yield (
                 f"{resource_id} is tagged {key}={held[key]} by {tagger}, and would be tagged "
-                f"{key}={value}: name others in joiner:subnetIds and joiner:securityGroupIds, or "
-                f"set {_setting(key)} to false"
+                f"{key}={value}: name others in joiner:subnetIds and joiner:securityGroupIds, set "
+                f"{_setting(args, key)} to false, or set joiner:discoveryTagKey to a key that no "
+                "other cluster uses"
             )
         elif key in held and tagger != args.installation:
             yield (
                 f"{resource_id} is tagged {key}={value} already, by {tagger}, and `pulumi destroy` "
-                f"would take that away: set {_setting(key)} to false and tag by hand what is not "
-                "tagged yet; or tag it "
-                f"{marker}={args.installation} too, and this stack takes it over"
+                f"would take that away: set {_setting(args, key)} to false and tag by hand what "
+                f"is not tagged yet; or tag it {marker}={args.installation} too, and this stack "
+                "takes it over"
             )
 
 
@@ -119,8 +148,8 @@ def _plain_tags(args: DiscoveryTagsArgs) -> Mapping[str, str]:
     return {str(key): str(value) for key, value in args.tags.values()}
 
 
-def _setting(key: str) -> str:
-    return "joiner:discoveryTags" if key == labels.TAG_DISCOVERY else "joiner:clusterTags"
+def _setting(args: DiscoveryTagsArgs, key: str) -> str:
+    return "joiner:discoveryTags" if key == args.discovery_key else "joiner:clusterTags"
 
 
 def _tags_of(resource_id: str, options: pulumi.InvokeOptions) -> Mapping[str, str]:

@@ -43,6 +43,9 @@ class EksCluster:
     authentication_mode: str = ""
     """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty where it is not known."""
 
+    ip_family: pulumi.Input[str] = "ipv4"
+    """Of its pods and services: ipv4 or ipv6."""
+
     aws_endpoint: str = ""
     """One endpoint for every AWS API; AWS itself when empty."""
 
@@ -95,6 +98,9 @@ class EksCluster:
             subnet_ids=tuple(sorted(cluster.vpc_config.subnet_ids)),
             security_group_id=cluster.vpc_config.cluster_security_group_id,
             authentication_mode=next(iter(modes), ""),
+            ip_family=next(
+                (one.ip_family for one in cluster.kubernetes_network_configs or ()), "ipv4"
+            ),
             aws_endpoint=location.aws_endpoint,
             kubeconfig=location.kubeconfig,
         )

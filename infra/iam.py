@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from pulumi.dynamic import CreateResult, Resource
 
 from infra import names, policies
 from infra.clusterapi import ClusterLocation
-from infra.config import Identity, Presence
+from infra.config import Identity, Presence, Wire
 from infra.ekscluster import EksCluster
 from infra.identity import NoAssociation, NoAssociationArgs, provider_arn
 from infra.inputs import then
@@ -32,6 +32,19 @@ class NodeRoleArgs:
 
     cluster: EksCluster
     name: pulumi.Input[str]
+    presence: Presence = "create"
+    """Whether the role is made, or is there already and left as it is."""
+
+    profile_name: pulumi.Input[str] | None = None
+    """An instance profile that is there already; one is made when left out."""
+
+    path: str | None = None
+    statements: Sequence[Wire] = ()
+    """What the role may do beside what every node does."""
+
+    policies: Sequence[pulumi.Input[str]] = ()
+    """ARNs of policies, the same."""
+
     spot_role: Presence = "existing"
     permissions_boundary: pulumi.Input[str] | None = None
 
@@ -43,34 +56,64 @@ class NodeRole(pulumi.ComponentResource):
         self, name: str, args: NodeRoleArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:NodeRole", name, None, opts)
-        mine = pulumi.ResourceOptions(parent=self)
-        self.role = aws.iam.Role(
-            name,
-            name=args.name,
-            description=then(args.cluster.name, lambda it: f"Nodes of the EKS cluster {it}"),
-            assume_role_policy=_written(args.cluster, policies.ec2_trust),
-            permissions_boundary=args.permissions_boundary,
-            opts=mine,
+        self._mine = pulumi.ResourceOptions(parent=self)
+        after: list[pulumi.Resource] = []
+        if args.presence == "create":
+            role = self._role(name, args)
+            self.role_name, self.role_arn = role.name, role.arn
+            after = [role]
+        else:
+            found = _existing(args.name, self)
+            self.role_name, self.role_arn = found.name, found.arn
+        self.profile_name = pulumi.Output.from_input(
+            args.profile_name
+            or aws.iam.InstanceProfile(
+                name, name=args.name, path=args.path, role=self.role_name, opts=self._mine
+            ).name
         )
-        self.attachments = [
-            aws.iam.RolePolicyAttachment(
-                f"{name}-{policy}",
-                role=self.role.name,
-                policy_arn=pulumi.Output.format(
-                    "arn:{0}:iam::aws:policy/{1}", args.cluster.partition, policy
-                ),
-                opts=mine,
-            )
-            for policy in policies.NODE_ROLE_POLICIES
-        ]
-        self.profile = aws.iam.InstanceProfile(name, name=args.name, role=self.role.name, opts=mine)
         if args.spot_role == "create":
             SpotRole(
                 f"{name}-spot",
                 args.cluster,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[self.role]),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=after),
             )
-        self.register_outputs({"role": self.role.name, "instanceProfile": self.profile.name})
+        self.register_outputs({"role": self.role_name, "instanceProfile": self.profile_name})
+
+    def _role(self, name: str, args: NodeRoleArgs) -> aws.iam.Role:
+        """Make the role, and attach what nodes need; on IPv6 that is not AWS's own CNI policy."""
+        cluster = args.cluster
+        role = aws.iam.Role(
+            name,
+            name=args.name,
+            path=args.path,
+            description=then(cluster.name, lambda it: f"Nodes of the EKS cluster {it}"),
+            assume_role_policy=_written(cluster, policies.ec2_trust),
+            permissions_boundary=args.permissions_boundary,
+            opts=self._mine,
+        )
+        documents: dict[str, pulumi.Input[str]] = {}
+        if args.statements:
+            documents["Extra"] = policies.text_of(policies.document(*map(dict, args.statements)))
+        on_ipv6 = cluster.ip_family == "ipv6"
+        if on_ipv6:
+            documents["IPv6"] = _written(cluster, policies.ipv6_cni)
+        for policy in policies.NODE_ROLE_POLICIES:
+            if on_ipv6 and policy == policies.CNI_POLICY:
+                continue
+            of_aws = pulumi.Output.format("arn:{0}:iam::aws:policy/{1}", cluster.partition, policy)
+            aws.iam.RolePolicyAttachment(
+                f"{name}-{policy}", role=role.name, policy_arn=of_aws, opts=self._mine
+            )
+        for index, arn in enumerate(args.policies):
+            named = arn.rpartition("/")[2] if isinstance(arn, str) else str(index)
+            aws.iam.RolePolicyAttachment(
+                f"{name}-{named}", role=role.name, policy_arn=arn, opts=self._mine
+            )
+        for title, text in documents.items():
+            aws.iam.RolePolicy(
+                f"{name}-{title}", name=title, role=role.name, policy=text, opts=self._mine
+            )
+        return role
 
 
 class _SpotRoleProvider(StatefulProvider):
@@ -109,10 +152,23 @@ class ControllerRoleArgs:
 
     installation: str
     name: pulumi.Input[str]
+    presence: Presence = "create"
+    """Whether the role is made, or is there already, with what it may do and who becomes it."""
+
+    path: str | None = None
+    prefix: str = names.PREFIX
+    """Of its policies' names."""
+
+    statements: Sequence[Wire] = ()
+    """What it may do beside what Joiner does."""
+
+    queue_key: pulumi.Input[str] | None = None
+    """ARN of the KMS key of the queue; SQS's own when left out."""
+
     identity: Identity
     namespace: pulumi.Input[str]
     service_account: pulumi.Input[str]
-    node_role_arn: pulumi.Input[str]
+    node_role_arns: Sequence[pulumi.Input[str]]
     queue_arn: pulumi.Input[str]
     pod_identity_agent: Presence = "existing"
     oidc_provider: Presence = "existing"
@@ -128,9 +184,23 @@ class ControllerRole(pulumi.ComponentResource):
     ) -> None:
         super().__init__("joiner:infra:ControllerRole", name, None, opts)
         self._mine = pulumi.ResourceOptions(parent=self)
-        self.role = aws.iam.Role(
+        self._after: list[pulumi.Resource] = []
+        if args.presence == "create":
+            role = self._role(name, args)
+            self._after, self.role_arn = [role], role.arn
+        else:
+            self.role_arn = _existing(args.name, self).arn
+        if args.identity == "pod-identity":
+            self._associate(name, args)
+        else:
+            self._dissociate(name, args)
+        self.register_outputs({"role": self.role_arn})
+
+    def _role(self, name: str, args: ControllerRoleArgs) -> aws.iam.Role:
+        role = aws.iam.Role(
             name,
             name=args.name,
+            path=args.path,
             description=then(
                 args.cluster.name, lambda it: f"Joiner's controller in the EKS cluster {it}"
             ),
@@ -139,12 +209,8 @@ class ControllerRole(pulumi.ComponentResource):
             opts=self._mine,
         )
         for title, document in _documents(args).items():
-            self._attach(name, title, document, args)
-        if args.identity == "pod-identity":
-            self._associate(name, args)
-        else:
-            self._dissociate(name, args)
-        self.register_outputs({"role": self.role.arn})
+            self._attach(name, title, document, role, args)
+        return role
 
     def _trust(self, name: str, args: ControllerRoleArgs) -> pulumi.Input[str]:
         if args.identity == "pod-identity":
@@ -174,18 +240,26 @@ class ControllerRole(pulumi.ComponentResource):
         )
 
     def _attach(
-        self, name: str, title: str, document: pulumi.Input[str], args: ControllerRoleArgs
+        self,
+        name: str,
+        title: str,
+        document: pulumi.Input[str],
+        role: aws.iam.Role,
+        args: ControllerRoleArgs,
     ) -> None:
         policy = aws.iam.Policy(
             f"{name}-{title}",
             name=args.cluster.place.apply(
-                lambda place: names.controller_policy(title, place.cluster_name, place.region)
+                lambda place: names.controller_policy(
+                    title, place.cluster_name, place.region, args.prefix
+                )
             ),
+            path=args.path,
             policy=document,
             opts=self._mine,
         )
         aws.iam.RolePolicyAttachment(
-            f"{name}-{title}", role=self.role.name, policy_arn=policy.arn, opts=self._mine
+            f"{name}-{title}", role=role.name, policy_arn=policy.arn, opts=self._mine
         )
 
     def _associate(self, name: str, args: ControllerRoleArgs) -> None:
@@ -201,7 +275,7 @@ class ControllerRole(pulumi.ComponentResource):
             cluster_name=args.cluster.name,
             namespace=args.namespace,
             service_account=args.service_account,
-            role_arn=self.role.arn,
+            role_arn=self.role_arn,
             tags={STACK_ANNOTATION: args.stack},
             opts=self._mine,
         )
@@ -216,14 +290,22 @@ class ControllerRole(pulumi.ComponentResource):
                 stack=args.stack,
             ),
             # Until the role trusts the token, the association is all there is.
-            pulumi.ResourceOptions(parent=self, depends_on=[self.role]),
+            pulumi.ResourceOptions(parent=self, depends_on=self._after),
         )
 
 
-def controller_policies(*, zonal_shift: bool) -> list[str]:
+def controller_policies(
+    *, zonal_shift: bool, decryption: bool = False, extra: bool = False
+) -> list[str]:
     """Return what the controller's policies are for, as their names say it."""
     titles = ["NodeLifecycle", "IAMIntegration", "EKSIntegration", "Interruption"]
-    return [*titles, "ResourceDiscovery", *(["ZonalShift"] if zonal_shift else [])]
+    asked = {"ZonalShift": zonal_shift, "Decryption": decryption, "Extra": extra}
+    return [*titles, "ResourceDiscovery", *(title for title, yes in asked.items() if yes)]
+
+
+def _existing(name: pulumi.Input[str], parent: pulumi.Resource) -> Any:
+    """Look up a role that is there already; the program ends here when there is none."""
+    return aws.iam.get_role_output(name=name, opts=pulumi.InvokeOutputOptions(parent=parent))
 
 
 def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
@@ -235,10 +317,10 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
         ),
         "IAMIntegration": _written(
             cluster,
-            lambda place, arn: policies.iam_integration(
-                place, installation=installation, node_role_arn=arn
+            lambda place, *arns: policies.iam_integration(
+                place, installation=installation, node_role_arns=arns
             ),
-            args.node_role_arn,
+            *args.node_role_arns,
         ),
         "EKSIntegration": _written(cluster, policies.eks_integration),
         "Interruption": _written(
@@ -248,6 +330,12 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     }
     if args.zonal_shift:
         documents["ZonalShift"] = _written(cluster, policies.zonal_shift)
+    if args.queue_key:
+        documents["Decryption"] = then(
+            args.queue_key, lambda arn: policies.text_of(policies.decryption(arn))
+        )
+    if args.statements:
+        documents["Extra"] = policies.text_of(policies.document(*map(dict, args.statements)))
     return documents
 
 

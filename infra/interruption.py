@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import names, policies
+from infra.config import Presence
 from infra.ekscluster import EksCluster
 from infra.inputs import then
 
@@ -33,6 +34,12 @@ class InterruptionQueueArgs:
 
     cluster: EksCluster
     queue_name: pulumi.Input[str]
+    presence: Presence = "create"
+    """Whether the queue is made, or is there already, with its policy and its rules."""
+
+    key: pulumi.Input[str] | None = None
+    """ARN of the KMS key that encrypts it; SQS's own when left out."""
+
     retention_seconds: int = 300  # a spot notice is two minutes; older ones mislead
 
 
@@ -44,18 +51,30 @@ class InterruptionQueue(pulumi.ComponentResource):
     ) -> None:
         super().__init__("joiner:infra:InterruptionQueue", name, None, opts)
         self._mine = pulumi.ResourceOptions(parent=self)
-        self.queue = aws.sqs.Queue(
+        if args.presence == "create":
+            self._make(name, args)
+        else:
+            found = aws.sqs.get_queue_output(
+                name=args.queue_name, opts=pulumi.InvokeOutputOptions(parent=self)
+            )
+            self.queue_name, self.queue_arn = found.name, found.arn
+        self.register_outputs({"name": self.queue_name, "arn": self.queue_arn})
+
+    def _make(self, name: str, args: InterruptionQueueArgs) -> None:
+        queue = aws.sqs.Queue(
             name,
             name=args.queue_name,
             message_retention_seconds=args.retention_seconds,
-            sqs_managed_sse_enabled=True,
+            sqs_managed_sse_enabled=None if args.key else True,
+            kms_master_key_id=args.key,
             opts=self._mine,
         )
+        self.queue_name, self.queue_arn = queue.name, queue.arn
         rules = {event: then(args.queue_name, partial(names.rule, event=event)) for event in EVENTS}
         self.policy = aws.sqs.QueuePolicy(
             name,
-            queue_url=self.queue.url,
-            policy=pulumi.Output.all(args.cluster.place, self.queue.arn, *rules.values()).apply(
+            queue_url=queue.url,
+            policy=pulumi.Output.all(args.cluster.place, queue.arn, *rules.values()).apply(
                 lambda known: policies.text_of(
                     policies.queue_policy(known[0], known[1], rules=known[2:])
                 )
@@ -64,7 +83,6 @@ class InterruptionQueue(pulumi.ComponentResource):
         )
         for event, (source, kinds) in EVENTS.items():
             self._rule(f"{name}-{event}", rules[event], source, kinds)
-        self.register_outputs({"url": self.queue.url, "arn": self.queue.arn})
 
     def _rule(
         self, name: str, rule_name: pulumi.Input[str], source: str, kinds: Sequence[str]
@@ -79,7 +97,7 @@ class InterruptionQueue(pulumi.ComponentResource):
             name,
             rule=rule.name,
             target_id="InterruptionQueue",
-            arn=self.queue.arn,
+            arn=self.queue_arn,
             # Events that arrive before the queue lets them in are lost.
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.policy]),
         )

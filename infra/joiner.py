@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pulumi
@@ -34,15 +35,23 @@ from infra.access import (
 from infra.config import (
     Identity,
     Presence,
+    Scraping,
     following,
     require_options,
 )
 from infra.config import NodeAccess as NodeAccessKind
+from infra.config import Wire as JsonObject
 from infra.customresources import CustomResources, CustomResourcesArgs
 from infra.deployment import Controller, ControllerArgs
-from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, refuse_clashes
+from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
 from infra.ekscluster import EksCluster, kubernetes_provider
-from infra.iam import ControllerRole, ControllerRoleArgs, NodeRole, NodeRoleArgs
+from infra.iam import (
+    ControllerRole,
+    ControllerRoleArgs,
+    NodeRole,
+    NodeRoleArgs,
+    controller_policies,
+)
 from infra.identity import refuse_unusable_provider
 from infra.inputs import known, then
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
@@ -51,6 +60,12 @@ from infra.noderolename import NodeRoleName
 from infra.ownership import Given, refuse_other_account, refuse_taken
 from infra.policies import Place
 from infra.teardown import Drain, DrainArgs, Installation, NothingLeft
+
+WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
+    "EC2_LINUX": "EC2_WINDOWS",
+    "aws-auth": "aws-auth-windows",
+}
+"""How Windows nodes are let in, by how those of Linux are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +90,45 @@ class JoinerArgs:
     settings: Mapping[str, str] = field(default_factory=dict)
     """The controller's, by environment variable."""
 
+    create_namespace: bool = False
+    scraping: Scraping = "none"
+    extra_labels: Mapping[str, str] = field(default_factory=dict)
+    """Of all that the controller is made of in the cluster, and of its pods."""
+
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """What the container finds in its environment beside the settings."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[JsonObject] = ()
+    affinity: JsonObject = field(default_factory=dict)
+    image_pull_secrets: Sequence[str] = ()
     identity: Identity = "pod-identity"
     pod_identity_agent: Presence = "existing"
     oidc_provider: Presence = "existing"
     node_access: NodeAccessKind | None = None
     """The way that the cluster takes when left out."""
+
+    windows_nodes: bool = False
+    """Whether Windows nodes have a role of their own beside that of Linux nodes."""
+
+    node_role: Presence = "create"
+    controller_role: Presence = "create"
+    queue: Presence = "create"
+    """Of these three: whether they are made, or are there already under their names."""
+
+    instance_profile_name: pulumi.Input[str] | None = None
+    """One that is there already; made of the nodes' role when left out."""
+
+    iam_path: str = "/"
+    name_prefix: str = names.PREFIX
+    controller_statements: Sequence[JsonObject] = ()
+    node_statements: Sequence[JsonObject] = ()
+    node_policies: Sequence[pulumi.Input[str]] = ()
+    """ARNs of policies that the nodes' role bears beside those that every node needs."""
+
+    queue_key: pulumi.Input[str] | None = None
+    """ARN of a KMS key."""
 
     node_role_name: pulumi.Input[str] | None = None
     controller_role_name: pulumi.Input[str] | None = None
@@ -90,6 +139,7 @@ class JoinerArgs:
     """Names of CustomResourceDefinitions that somebody else keeps in the cluster."""
 
     discovery_tags: bool = True
+    discovery_tag_key: str = labels.TAG_DISCOVERY
     cluster_tags: bool = False
     subnet_ids: Sequence[pulumi.Input[str]] = ()
     """Where nodes start; the cluster's when left out."""
@@ -118,6 +168,9 @@ class Joiner(pulumi.ComponentResource):
 
     node_role_name: pulumi.Output[str]
     node_role_arn: pulumi.Output[str]
+    windows_node_role_name: pulumi.Output[str]
+    """As of Linux nodes, where those of Windows have none of their own."""
+
     instance_profile: pulumi.Output[str]
     controller_role_arn: pulumi.Output[str]
     interruption_queue: pulumi.Output[str]
@@ -153,8 +206,7 @@ class Joiner(pulumi.ComponentResource):
         given = args.installation or self._stack
         self._title = given.title if isinstance(given, Installation) else given
         self._access = kind_of_access(args.node_access, args.cluster)
-        tags = self._discovery()
-        self._refuse(tags)
+        tags = self._refuse(self._discovery())
         self._installation = (
             given
             if isinstance(given, Installation)
@@ -201,29 +253,37 @@ class Joiner(pulumi.ComponentResource):
         access = NodeAccess(
             f"{self._name}-node-access",
             NodeAccessArgs(
-                kind=self._access, cluster=args.cluster, node_role_arn=node_role.role.arn
+                kind=self._access, cluster=args.cluster, node_role_arn=node_role.role_arn
             ),
             mine,
         )
         queue = InterruptionQueue(
             f"{self._name}-interruption",
-            InterruptionQueueArgs(cluster=args.cluster, queue_name=self._queue_name),
+            InterruptionQueueArgs(
+                cluster=args.cluster,
+                queue_name=self._queue_name,
+                presence=args.queue,
+                key=args.queue_key,
+            ),
             mine,
         )
-        controller_role = self._controller_role(node_role, queue)
+        windows = self._windows_nodes()
+        roles = [node_role, *(part for part in windows if isinstance(part, NodeRole))]
+        controller_role = self._controller_role(roles, queue)
         discovery = DiscoveryTags(f"{self._name}-discovery", tags, mine)
         kinds = CustomResources(
             f"{self._name}-crds",
             CustomResourcesArgs(definitions=self._kinds),
             self._in_cluster,
         )
-        groundwork = [node_role, access, queue, controller_role, discovery, kinds]
+        groundwork = [node_role, access, *windows, queue, controller_role, discovery, kinds]
         controller = self._controller(queue, controller_role, groundwork)
-        self._node_pools(node_role, controller)
-        self.node_role_name, self.node_role_arn = node_role.role.name, node_role.role.arn
-        self.instance_profile = node_role.profile.name
-        self.controller_role_arn = controller_role.role.arn
-        self.interruption_queue = queue.queue.name
+        self._node_pools(roles, controller)
+        self.node_role_name, self.node_role_arn = node_role.role_name, node_role.role_arn
+        self.windows_node_role_name = roles[-1].role_name
+        self.instance_profile = node_role.profile_name
+        self.controller_role_arn = controller_role.role_arn
+        self.interruption_queue = queue.queue_name
         self.namespace = pulumi.Output.from_input(args.namespace)
         self.deployment = pulumi.Output.from_input(args.name)
         self.register_outputs(
@@ -239,13 +299,21 @@ class Joiner(pulumi.ComponentResource):
         )
 
     @property
+    def _path(self) -> str | None:
+        # Said nothing of, the path is this one: nothing changes in stacks that never said it.
+        return None if self._args.iam_path == "/" else self._args.iam_path
+
+    @property
     def _node_role_name(self) -> pulumi.Input[str]:
-        return self._args.node_role_name or then(self._args.cluster.name, names.node_role)
+        args = self._args
+        named = partial(names.node_role, prefix=args.name_prefix)
+        return args.node_role_name or then(args.cluster.name, named)
 
     @property
     def _controller_role_name(self) -> pulumi.Input[str]:
         args = self._args
-        return args.controller_role_name or then(args.cluster.name, names.controller_role)
+        named = partial(names.controller_role, prefix=args.name_prefix)
+        return args.controller_role_name or then(args.cluster.name, named)
 
     @property
     def _queue_name(self) -> pulumi.Input[str]:
@@ -261,18 +329,22 @@ class Joiner(pulumi.ComponentResource):
             cluster_name=args.cluster.name,
             installation=self._title,
             discovery=args.discovery_tags,
+            discovery_key=args.discovery_tag_key,
             of_cluster=args.cluster_tags,
         )
 
-    def _refuse(self, tags: DiscoveryTagsArgs) -> None:
-        """Refuse what cannot be made, as far as it is known, before anything is."""
+    def _refuse(self, tags: DiscoveryTagsArgs) -> DiscoveryTagsArgs:
+        """Refuse what cannot be made, as far as it is known, before anything is.
+
+        Returns the tags that are to be set, beside those of others.
+        """
         args, cluster = self._args, self._args.cluster
         location = cluster.known_location
         place = [cluster.partition, cluster.region, cluster.account, cluster.name]
         given = [self._queue_name, self._node_role_name, self._controller_role_name]
-        given += [args.namespace, args.name]
+        given += [args.namespace, args.name, self._windows_role_name]
         if location is None or not known(*place, *given):
-            return
+            return tags
         where, plain = Place(*map(str, place)), [str(name) for name in given]
         refuse_other_account(location, where.account)
         refuse_taken(
@@ -280,6 +352,7 @@ class Joiner(pulumi.ComponentResource):
                 place=where,
                 queue=plain[0],
                 node_role=plain[1],
+                windows_node_role=plain[5] if args.windows_nodes else None,
                 controller_role=plain[2],
                 namespace=plain[3],
                 service_account=plain[4],
@@ -287,7 +360,9 @@ class Joiner(pulumi.ComponentResource):
                 access_entry=self._access in ENTRIES,
                 association=args.identity == "pod-identity",
                 agent=args.pod_identity_agent == "create",
-                zonal_shift=self._options.enable_zonal_shift,
+                controller_policies=self._policy_names(where),
+                iam_path=args.iam_path,
+                existing=self._existing,
             ),
             location=location,
             installation=self._title,
@@ -295,7 +370,7 @@ class Joiner(pulumi.ComponentResource):
         if self._access in MAPPED_GROUPS:
             refuse_unreadable_mapping(location)
         customresources.refuse_other_kinds(location, args.existing_kinds)
-        refuse_clashes(tags, pulumi.InvokeOptions(parent=self))
+        tags = beside_others(tags, pulumi.InvokeOptions(parent=self))
         if args.identity == "irsa" and isinstance(cluster.issuer, str):
             refuse_unusable_provider(
                 args.oidc_provider,
@@ -304,6 +379,31 @@ class Joiner(pulumi.ComponentResource):
                 stack=self._stack,
                 iam=location.client("iam"),
             )
+        return tags
+
+    @property
+    def _existing(self) -> frozenset[str]:
+        """What is named and not made, in the words of `Given`."""
+        args = self._args
+        presences = {
+            "node role": args.node_role,
+            "controller role": args.controller_role,
+            "queue": args.queue,
+            "profile": "existing" if args.instance_profile_name else "create",
+        }
+        return frozenset(what for what, presence in presences.items() if presence == "existing")
+
+    def _policy_names(self, place: Place) -> list[str]:
+        args = self._args
+        titles = controller_policies(
+            zonal_shift=self._options.enable_zonal_shift,
+            decryption=bool(args.queue_key),
+            extra=bool(args.controller_statements),
+        )
+        cluster, region = place.cluster_name, place.region
+        return [
+            names.controller_policy(title, cluster, region, args.name_prefix) for title in titles
+        ]
 
     def _node_role(self) -> NodeRole:
         args = self._args
@@ -312,13 +412,49 @@ class Joiner(pulumi.ComponentResource):
             NodeRoleArgs(
                 cluster=args.cluster,
                 name=self._node_role_name,
+                presence=args.node_role,
+                profile_name=args.instance_profile_name,
+                path=self._path,
+                statements=args.node_statements,
+                policies=args.node_policies,
                 spot_role=args.spot_role,
                 permissions_boundary=args.permissions_boundary,
             ),
             self._mine,
         )
 
-    def _controller_role(self, node_role: NodeRole, queue: InterruptionQueue) -> ControllerRole:
+    def _windows_nodes(self) -> list[pulumi.ComponentResource]:
+        """Make the role of Windows nodes and their way in, where they have one of their own."""
+        args, name = self._args, f"{self._name}-windows-node"
+        if not args.windows_nodes:
+            return []
+        role = NodeRole(
+            name,
+            NodeRoleArgs(
+                cluster=args.cluster,
+                name=self._windows_role_name,
+                path=self._path,
+                statements=args.node_statements,
+                policies=args.node_policies,
+                permissions_boundary=args.permissions_boundary,
+            ),
+            self._mine,
+        )
+        way = NodeAccessArgs(
+            kind=WINDOWS.get(self._access, self._access),
+            cluster=args.cluster,
+            node_role_arn=role.role_arn,
+        )
+        return [role, NodeAccess(f"{name}-access", way, self._mine)]
+
+    @property
+    def _windows_role_name(self) -> pulumi.Input[str]:
+        named = partial(names.windows_node_role, prefix=self._args.name_prefix)
+        return then(self._args.cluster.name, named)
+
+    def _controller_role(
+        self, roles: Sequence[NodeRole], queue: InterruptionQueue
+    ) -> ControllerRole:
         args = self._args
         return ControllerRole(
             f"{self._name}-controller",
@@ -327,11 +463,16 @@ class Joiner(pulumi.ComponentResource):
                 stack=self._stack,
                 installation=self._title,
                 name=self._controller_role_name,
+                presence=args.controller_role,
+                path=self._path,
+                prefix=args.name_prefix,
+                statements=args.controller_statements,
+                queue_key=args.queue_key,
                 identity=args.identity,
                 namespace=args.namespace,
                 service_account=args.name,
-                node_role_arn=node_role.role.arn,
-                queue_arn=queue.queue.arn,
+                node_role_arns=[role.role_arn for role in roles],
+                queue_arn=queue.queue_arn,
                 pod_identity_agent=args.pod_identity_agent,
                 oidc_provider=args.oidc_provider,
                 permissions_boundary=args.permissions_boundary,
@@ -366,6 +507,7 @@ class Joiner(pulumi.ComponentResource):
                 memory=args.memory,
                 options=self._options,
                 environment={
+                    **args.env,
                     **following(
                         cluster_name=cluster.name,
                         installation=self._title,
@@ -376,7 +518,15 @@ class Joiner(pulumi.ComponentResource):
                     "AWS_REGION": cluster.region,
                 },
                 identity=args.identity,
-                role_arn=role.role.arn,
+                role_arn=role.role_arn,
+                create_namespace=args.create_namespace,
+                scraping=args.scraping,
+                extra_labels=args.extra_labels,
+                pod_annotations=args.pod_annotations,
+                node_selector=args.node_selector,
+                tolerations=args.tolerations,
+                affinity=args.affinity,
+                image_pull_secrets=args.image_pull_secrets,
                 after=[*groundwork, nothing_left],
             ),
             self._in_cluster,
@@ -390,7 +540,7 @@ class Joiner(pulumi.ComponentResource):
         )
         return image.ControllerImage(f"{self._name}-image", args, self._mine).reference
 
-    def _node_pools(self, node_role: NodeRole, controller: Controller) -> None:
+    def _node_pools(self, roles: Sequence[NodeRole], controller: Controller) -> None:
         """Make the NodePools, between two drains: the one goes before them, the other after."""
         args = self._args
         drain = DrainArgs(
@@ -415,7 +565,10 @@ class Joiner(pulumi.ComponentResource):
                 manifests=args.node_pools,
                 variables={
                     "CLUSTER_NAME": args.cluster.name,
-                    "NODE_ROLE": node_role.role.name,
+                    "NODE_ROLE": roles[0].role_name,
+                    "INSTANCE_PROFILE": roles[0].profile_name,
+                    "DISCOVERY_TAG": args.discovery_tag_key,
+                    **({"WINDOWS_NODE_ROLE": roles[1].role_name} if args.windows_nodes else {}),
                 },
                 stack=self._stack,
                 delete_timeout=args.drain_timeout,

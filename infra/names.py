@@ -24,22 +24,30 @@ def queue(cluster: str) -> str:
     return _fitting(cluster, QUEUE_LENGTH)
 
 
-def node_role(cluster: str) -> str:
+PREFIX = "Karpenter"
+
+
+def node_role(cluster: str, prefix: str = PREFIX) -> str:
     """Return the name of the nodes' role, and of its instance profile."""
-    return _fitting(f"KarpenterNodeRole-{cluster}", ROLE_LENGTH)
+    return _fitting(f"{prefix}NodeRole-{cluster}", ROLE_LENGTH)
 
 
-def controller_role(cluster: str) -> str:
+def windows_node_role(cluster: str, prefix: str = PREFIX) -> str:
+    """Return the name of the role of Windows nodes, and of its instance profile."""
+    return _fitting(f"{prefix}WindowsNodeRole-{cluster}", ROLE_LENGTH)
+
+
+def controller_role(cluster: str, prefix: str = PREFIX) -> str:
     """Return the name of the controller's role."""
-    return _fitting(f"KarpenterControllerRole-{cluster}", ROLE_LENGTH)
+    return _fitting(f"{prefix}ControllerRole-{cluster}", ROLE_LENGTH)
 
 
-def controller_policy(title: str, cluster: str, region: str) -> str:
+def controller_policy(title: str, cluster: str, region: str, prefix: str = PREFIX) -> str:
     """Return the name of one of the controller's policies.
 
     IAM is one for all regions and deaf to case; EKS is neither.
     """
-    name = f"KarpenterController{title}Policy-{cluster}-{region}"
+    name = f"{prefix}Controller{title}Policy-{cluster}-{region}"
     return _fitting(name, POLICY_LENGTH) if cluster.islower() else _marked(name, POLICY_LENGTH)
 
 

@@ -1,6 +1,7 @@
 """NodePools and EC2NodeClasses of a stack: a folder of YAML in Git, or typed Python.
 
-In YAML, `${CLUSTER_NAME}` and `${NODE_ROLE}` stand for what the stack knows.
+In YAML, `${CLUSTER_NAME}`, `${NODE_ROLE}`, `${WINDOWS_NODE_ROLE}`, `${INSTANCE_PROFILE}` and
+`${DISCOVERY_TAG}` stand for what the stack knows; what it does not know is left as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from controller.apis.kinds import (
     EC2_NODE_CLASS,
     NODE_OVERLAY,
     NODE_POOL,
+    POD_TEMPLATE,
     Kind,
 )
 from controller.apis.meta import ObjectMeta, to_wire
@@ -45,8 +47,11 @@ from infra.teardown import STACK_ANNOTATION
 
 Wire = dict[str, Any]
 
-KINDS = {kind.name: kind for kind in (EC2_NODE_CLASS, NODE_POOL, NODE_OVERLAY, CAPACITY_BUFFER)}
-"""What a stack may hold."""
+KINDS = {
+    kind.name: kind
+    for kind in (EC2_NODE_CLASS, NODE_POOL, NODE_OVERLAY, CAPACITY_BUFFER, POD_TEMPLATE)
+}
+"""What a stack may hold; a pod template is what a buffer keeps room for."""
 
 KUSTOMIZATION = "kustomize.config.k8s.io/"
 """The group of what tells kustomize which files there are; a stack takes them all."""
@@ -55,6 +60,9 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 AUTHORITY = "certificate authority"
 CLUSTER_NAME = "${CLUSTER_NAME}"
 NODE_ROLE = "${NODE_ROLE}"
+INSTANCE_PROFILE = "${INSTANCE_PROFILE}"
+DISCOVERY_TAG = "${DISCOVERY_TAG}"
+WINDOWS_NODE_ROLE = "${WINDOWS_NODE_ROLE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +83,16 @@ class NodePoolsArgs:
 
 
 class NodePools(pulumi.ComponentResource):
-    """Node classes first, then the pools that refer to them."""
+    """Node classes and pod templates first, then the pools and buffers that refer to them."""
 
     def __init__(
         self, name: str, args: NodePoolsArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:NodePools", name, None, opts)
         self._name, self._args = name, args
-        classes = [w for w in args.manifests if w["kind"] == EC2_NODE_CLASS.name]
-        others = [w for w in args.manifests if w["kind"] != EC2_NODE_CLASS.name]
+        first = (EC2_NODE_CLASS.name, POD_TEMPLATE.name)
+        classes = [w for w in args.manifests if w["kind"] in first]
+        others = [w for w in args.manifests if w["kind"] not in first]
         made = [self._object(wire, args.after) for wire in classes]
         for wire in others:
             self._object(wire, [*args.after, *made])
@@ -99,7 +108,7 @@ class NodePools(pulumi.ComponentResource):
 
         def tell(known: Mapping[str, str]) -> None:
             plan = Plan(
-                manifests=[wire | {"spec": filled(wire["spec"], known)} for wire in args.manifests],
+                manifests=[filled(wire, known) for wire in args.manifests],
                 stack=args.stack,
                 certificate_authority=known[AUTHORITY],
                 has_controller=args.has_controller,
@@ -110,26 +119,35 @@ class NodePools(pulumi.ComponentResource):
         authority = {AUTHORITY: args.cluster.certificate_authority}
         pulumi.Output.all(**args.variables, **authority).apply(tell)
 
-    def _object(
-        self, wire: Wire, after: Sequence[pulumi.Resource]
-    ) -> kubernetes.apiextensions.CustomResource:
-        return kubernetes.apiextensions.CustomResource(
-            f"{self._name}-{_title(wire)}",
-            api_version=wire["apiVersion"],
-            kind=wire["kind"],
-            metadata=_owned(wire, self._args.stack),
-            spec=pulumi.Output.all(**self._args.variables).apply(
-                lambda known: filled(wire["spec"], known)
-            ),
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=list(after),
-                # A class stays until its last node is gone.
-                custom_timeouts=pulumi.CustomTimeouts(
-                    delete=f"{int(self._args.delete_timeout.total_seconds())}s"
-                ),
+    def _object(self, wire: Wire, after: Sequence[pulumi.Resource]) -> pulumi.CustomResource:
+        name, metadata = f"{self._name}-{_title(wire)}", _owned(wire, self._args.stack)
+        opts = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=list(after),
+            # A class stays until its last node is gone.
+            custom_timeouts=pulumi.CustomTimeouts(
+                delete=f"{int(self._args.delete_timeout.total_seconds())}s"
             ),
         )
+        made: pulumi.CustomResource
+        if wire["kind"] == POD_TEMPLATE.name:
+            template = self._filled(wire["template"])
+            made = kubernetes.core.v1.PodTemplate(
+                name, metadata=metadata, template=template, opts=opts
+            )
+        else:
+            made = kubernetes.apiextensions.CustomResource(
+                name,
+                api_version=wire["apiVersion"],
+                kind=wire["kind"],
+                metadata=metadata,
+                spec=self._filled(wire["spec"]),
+                opts=opts,
+            )
+        return made
+
+    def _filled(self, value: Wire) -> pulumi.Output[Any]:
+        return pulumi.Output.all(**self._args.variables).apply(lambda known: filled(value, known))
 
 
 def manifests_in(folder: Path) -> list[Wire]:
@@ -180,13 +198,20 @@ def refuse_faulty(manifests: Sequence[Wire]) -> None:
         raise ConfigError(faults)
 
 
-def default_manifests() -> list[Wire]:
-    """Return a pool and a class to start from: current general-purpose types, spot or not."""
-    here = [SelectorTerm(tags={labels.TAG_DISCOVERY: CLUSTER_NAME})]
+def default_manifests(*, own_profile: bool = True) -> list[Wire]:
+    """Return a pool and a class to start from: current general-purpose types, spot or not.
+
+    Args:
+        own_profile: whether the controller makes the class an instance profile of its own; else
+            the stack's serves, as it must where no API of IAM is reached.
+
+    """
+    here = [SelectorTerm(tags={DISCOVERY_TAG: CLUSTER_NAME})]
     node_class = EC2NodeClass(
         metadata=ObjectMeta(name="default"),
         spec=EC2NodeClassSpec(
-            role=NODE_ROLE,
+            role=NODE_ROLE if own_profile else None,
+            instance_profile=None if own_profile else INSTANCE_PROFILE,
             ami_selector_terms=[SelectorTerm(alias="al2023@latest")],
             subnet_selector_terms=here,
             security_group_selector_terms=here,
@@ -242,7 +267,7 @@ def filled(value: Any, known: Mapping[str, str]) -> Any:
                 value = value.replace(f"${{{name}}}", text)
             return value
         case dict():
-            return {key: filled(item, known) for key, item in value.items()}
+            return {filled(key, known): filled(item, known) for key, item in value.items()}
         case list():
             return [filled(item, known) for item in value]
         case _:

@@ -8,7 +8,7 @@ installation, and each name is looked up before anything is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from controller.apis import labels
 from infra import names
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
 from infra.config import ConfigError
-from infra.iam import POD_IDENTITY_AGENT, controller_policies
+from infra.iam import POD_IDENTITY_AGENT
 from infra.interruption import EVENTS
 from infra.policies import Place
 
@@ -58,7 +58,11 @@ class Given:
     agent: bool
     """The add-on of Pod Identity."""
 
-    zonal_shift: bool
+    controller_policies: Sequence[str]
+    windows_node_role: str | None = None
+    iam_path: str = "/"
+    existing: frozenset[str] = frozenset()
+    """What is named and not made: of "node role", "controller role", "queue" and "profile"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,8 @@ def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
         arn = events.describe_rule(Name=rule)["Arn"]
         return _pairs(events.list_tags_for_resource(ResourceARN=arn)["Tags"])
 
+    if "queue" in given.existing:
+        return
     yield Name("a queue", given.queue, "joiner:queueName to another name", of_queue)
     for event in EVENTS:
         rule = names.rule(given.queue, event)
@@ -202,46 +208,39 @@ def _in_iam(given: Given, location: ClusterLocation) -> Iterator[Name]:
     def of_role(role: str) -> Tags:
         return _pairs(iam.get_role(RoleName=role)["Role"].get("Tags", []))
 
-    def of_profile() -> Tags:
-        profile = iam.get_instance_profile(InstanceProfileName=given.node_role)
+    def of_profile(name: str) -> Tags:
+        profile = iam.get_instance_profile(InstanceProfileName=name)
         return _pairs(profile["InstanceProfile"].get("Tags", []))
 
     def of_policy(name: str) -> Tags:
-        arn = f"arn:{place.partition}:iam::{place.account}:policy/{name}"
+        arn = f"arn:{place.partition}:iam::{place.account}:policy{given.iam_path}{name}"
         return _pairs(iam.get_policy(PolicyArn=arn)["Policy"].get("Tags", []))
 
-    yield Name(
-        "a role",
-        given.node_role,
-        "joiner:nodeRoleName to another name",
-        partial(of_role, given.node_role),
-    )
-    yield Name(
-        "an instance profile", given.node_role, "joiner:nodeRoleName to another name", of_profile
-    )
-    yield Name(
-        "a role",
-        given.controller_role,
-        "joiner:controllerRoleName to another name",
-        partial(of_role, given.controller_role),
-    )
-    for title in controller_policies(zonal_shift=given.zonal_shift):
-        policy = names.controller_policy(title, place.cluster_name, place.region)
-        yield Name(
-            "a policy",
-            policy,
-            "nothing but another cluster's name would give it another name: delete it if nobody "
-            "needs it",
-            partial(of_policy, policy),
-        )
+    if "node role" not in given.existing:
+        setting = "joiner:nodeRoleName to another name"
+        yield Name("a role", given.node_role, setting, partial(of_role, given.node_role))
+    if "profile" not in given.existing:
+        setting = "joiner:nodeRoleName to another name, or joiner:instanceProfileName to this one"
+        profile = given.node_role
+        yield Name("an instance profile", profile, setting, partial(of_profile, profile))
+    if windows := given.windows_node_role:
+        setting = "joiner:namePrefix to another one"
+        yield Name("a role", windows, setting, partial(of_role, windows))
+        yield Name("an instance profile", windows, setting, partial(of_profile, windows))
+    if "controller role" in given.existing:
+        return
+    setting = "joiner:controllerRoleName to another name"
+    yield Name("a role", given.controller_role, setting, partial(of_role, given.controller_role))
+    for policy in given.controller_policies:
+        setting = "joiner:namePrefix to another one; or delete it if nobody needs it"
+        yield Name("a policy", policy, setting, partial(of_policy, policy))
 
 
 def _in_eks(given: Given, location: ClusterLocation) -> Iterator[Name]:
     eks, place = location.client("eks"), given.place
     cluster = {"clusterName": place.cluster_name}
-    node_role = f"arn:{place.partition}:iam::{place.account}:role/{given.node_role}"
 
-    def of_entry() -> Tags:
+    def of_entry(node_role: str) -> Tags:
         entry = eks.describe_access_entry(**cluster, principalArn=node_role)
         tags: Tags = entry["accessEntry"].get("tags", {})
         return tags
@@ -262,8 +261,11 @@ def _in_eks(given: Given, location: ClusterLocation) -> Iterator[Name]:
         tags: Tags = addon["addon"].get("tags", {})
         return tags
 
-    if given.access_entry:
-        yield Name("an access entry of", node_role, "joiner:nodeAccess to none", of_entry)
+    roles = [given.node_role, given.windows_node_role] if given.access_entry else []
+    for role in filter(None, roles):
+        arn = f"arn:{place.partition}:iam::{place.account}:role{given.iam_path}{role}"
+        setting = "joiner:nodeAccess to none"
+        yield Name("an access entry of", arn, setting, partial(of_entry, arn))
     if given.association:
         yield Name(
             "a Pod Identity association of",

@@ -17,8 +17,9 @@ from controller.apis import labels
 Document = dict[str, Any]
 Statement = dict[str, Any]
 
+CNI_POLICY = "AmazonEKS_CNI_Policy"
 NODE_ROLE_POLICIES = (
-    "AmazonEKS_CNI_Policy",
+    CNI_POLICY,
     "AmazonEKSWorkerNodePolicy",
     "AmazonEC2ContainerRegistryPullOnly",
     "AmazonSSMManagedInstanceCore",
@@ -216,8 +217,8 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
     )
 
 
-def iam_integration(place: Place, *, installation: str, node_role_arn: str) -> Document:
-    """Hand the node role to instances, by instance profiles of the cluster's own."""
+def iam_integration(place: Place, *, installation: str, node_role_arns: Sequence[str]) -> Document:
+    """Hand the roles of nodes to instances, by instance profiles of the cluster's own."""
     # The path keeps other profiles out of reach: tags alone could be put on any of them.
     profiles = [
         f"arn:{place.partition}:iam::{place.account}:instance-profile"
@@ -233,7 +234,7 @@ def iam_integration(place: Place, *, installation: str, node_role_arn: str) -> D
         allow(
             "PassTheNodeRole",
             ["iam:PassRole"],
-            [node_role_arn],
+            node_role_arns,
             StringEquals={"iam:PassedToService": [f"ec2.{place.service_suffix}"]},
         ),
         allow(
@@ -255,6 +256,24 @@ def iam_integration(place: Place, *, installation: str, node_role_arn: str) -> D
             StringLike={f"aws:ResourceTag/{labels.EC2NODECLASS}": "*"},
         ),
     )
+
+
+def ipv6_cni(place: Place) -> Document:
+    """Give pods addresses of IPv6: what AWS has no policy of its own for."""
+    looked_at = ("Instances", "InstanceTypes", "NetworkInterfaces", "Tags")
+    return document(
+        allow(
+            "AssignAddresses",
+            ["ec2:AssignIpv6Addresses", *(f"ec2:Describe{kind}" for kind in looked_at)],
+            ["*"],
+        ),
+        allow("TagInterfaces", ["ec2:CreateTags"], [place.ec2("network-interface")]),
+    )
+
+
+def decryption(key_arn: str) -> Document:
+    """Read what the queue keeps encrypted."""
+    return document(allow("DecryptMessages", ["kms:Decrypt"], [key_arn]))
 
 
 def eks_integration(place: Place) -> Document:

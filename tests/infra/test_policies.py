@@ -28,7 +28,7 @@ OURS = {
 THEIRS = OURS | {"kubernetes.io/cluster/joiner": "shared"}
 ALL = [
     policies.node_lifecycle(HERE, installation=STACK),
-    policies.iam_integration(HERE, installation=STACK, node_role_arn=NODE_ROLE),
+    policies.iam_integration(HERE, installation=STACK, node_role_arns=[NODE_ROLE]),
     policies.eks_integration(HERE),
     policies.interruption(QUEUE),
     policies.zonal_shift(HERE),
@@ -223,7 +223,7 @@ def test_names_of_services_and_arns_follow_the_partition() -> None:
         policies.ec2_trust(china),
         policies.node_lifecycle(china, installation=STACK),
         policies.iam_integration(
-            china, installation=STACK, node_role_arn="arn:aws-cn:iam::1:role/x"
+            china, installation=STACK, node_role_arns=["arn:aws-cn:iam::1:role/x"]
         ),
         policies.resource_discovery(china),
     ]

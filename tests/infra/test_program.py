@@ -94,7 +94,8 @@ class Region(pulumi_mocks.Mocks):
             metadata = {"name": args.name, **(args.inputs.get("metadata") or {})}
             return args.name, {**args.inputs, "metadata": metadata}
         if args.typ == "pulumi:pulumi:StackReference":
-            extra |= {"outputs": {"clusterName": "joiner", "nodeRole": "RoleOfPlatform"}}
+            names = {"nodeRole": "RoleOfPlatform", "instanceProfile": "ProfileOfPlatform"}
+            extra |= {"outputs": {"clusterName": "joiner", **names}}
         return f"{args.name}-id", {**extra, **args.inputs}
 
     def call(
@@ -109,6 +110,15 @@ class Region(pulumi_mocks.Mocks):
             },
             "aws:eks/getCluster:getCluster": CLUSTER
             | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
+        }
+        name = args.args.get("name", "")
+        answers["aws:iam/getRole:getRole"] = {
+            "name": name,
+            "arn": f"arn:aws:iam::{ACCOUNT}:role/theirs/{name}",
+        }
+        answers["aws:sqs/getQueue:getQueue"] = {
+            "name": name,
+            "arn": f"arn:aws:sqs:us-west-2:{ACCOUNT}:{name}",
         }
         looked_up = {"id": args.args.get("id", ""), "tags": self.tags}
         return answers.get(args.token, looked_up), []

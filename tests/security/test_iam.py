@@ -52,7 +52,7 @@ PLACE = policies.Place("aws", REGION, ACCOUNT, CLUSTER)
 DOCUMENTS = {
     "lifecycle": policies.node_lifecycle(PLACE, installation=CLUSTER),
     "iam": policies.iam_integration(
-        PLACE, installation=CLUSTER, node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"
+        PLACE, installation=CLUSTER, node_role_arns=[f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"]
     ),
     "eks": policies.eks_integration(PLACE),
     "queue": policies.interruption(f"arn:aws:sqs:{REGION}:{ACCOUNT}:{QUEUE}"),

@@ -1,0 +1,95 @@
+"""Every setting of a stack as a table: docs/settings.md is what this prints.
+
+python -m infra.settings > docs/settings.md
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+from controller.apis.durations import written
+from controller.options import Range
+from infra.config import KEYS, Form, StackConfig, Statements, Wire
+
+HEAD = """\
+# Settings of a stack
+
+`pulumi config set joiner:<key> <value>`, or `--path joiner:<key>.<name>` for maps. All are checked
+before anything is created, and what cannot be used is named with what is allowed. The component
+(`infra.joiner.JoinerArgs`) has the same ones in Python's spelling. Rendered from `infra/config.py`
+by `python -m infra.settings`; a test fails on any difference.
+
+| key | default | allowed | meaning |
+|---|---|---|---|
+"""
+
+
+def table() -> str:
+    """Return the page."""
+    meanings = dict(_meanings())
+    types = typing.get_type_hints(StackConfig, include_extras=True)
+    rows = [
+        (f"`{key}`", _default(member), _allowed(types[member.name]), meanings[member.name])
+        for key, member in KEYS.items()
+    ]
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _meanings() -> Iterator[tuple[str, str]]:
+    """Yield what stands below each field."""
+    source = textwrap.dedent(inspect.getsource(StackConfig))
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(below, ast.Expr), f"{field.target.id} says nothing of itself"
+            assert isinstance(below.value, ast.Constant)
+            yield field.target.id, " ".join(str(below.value.value).split())
+
+
+def _default(member: dataclasses.Field[Any]) -> str:
+    if member.default_factory is not dataclasses.MISSING or member.default in (None, ()):
+        return ""
+    if member.default is dataclasses.MISSING:
+        return "required"
+    match member.default:
+        case bool() as value:
+            return f"`{str(value).lower()}`"
+        case timedelta() as value:
+            return f"`{written(value)}`"
+        case value:
+            return f"`{value}`"
+
+
+def _allowed(kind: Any) -> str:
+    members = [member for member in typing.get_args(kind) if member is not type(None)]
+    if type(None) in typing.get_args(kind):
+        return _allowed(members[0])
+    if kind == Mapping[str, str]:
+        return "a map of names to text"
+    if kind == Wire:
+        return "an affinity as in the spec of a pod"
+    if kind == tuple[Wire, ...]:
+        return "a list of maps"
+    if kind == Statements:
+        return str(members[1])
+    if typing.get_origin(kind) is tuple:
+        return f"a list of {_allowed(members[0])}"
+    if typing.get_origin(kind) is Literal:
+        return ", ".join(f"`{member}`" for member in members)
+    bound = next((one for one in members if isinstance(one, Form | Range)), None)
+    if isinstance(bound, Form):
+        return bound.words
+    named = {bool: "`true`, `false`", str: "text", int: "a number", timedelta: "a duration"}
+    return named[members[0] if bound else kind] + (f", {bound}" if bound else "")
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,355 @@
+"""What a stack can be told of names, rights, pods and places: what each setting makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.clusterapi import ClusterLocation
+from infra.config import ConfigError, parse
+from infra.ekscluster import EksCluster
+from infra.joiner import Joiner, JoinerArgs
+from infra.policies import Place, ipv6_cni
+from testbed.cloud.policies import evaluate
+from tests.infra.test_config import ENOUGH
+from tests.infra.test_program import (
+    ACCOUNT,
+    MARKER,
+    SAMPLES,
+    SETTINGS,
+    STACK,
+    Made,
+    _program,
+    have_every_name,
+    made_by,
+    run,
+    tagged,
+)
+
+pytestmark = pytest.mark.usefixtures("entries")
+
+STATEMENT = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
+KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/1234"
+CLUSTER_TAG = "kubernetes.io/cluster/joiner"
+
+
+def template_of(made: Made) -> dict[str, Any]:
+    template: dict[str, Any] = made.one("kubernetes:apps/v1:Deployment")["spec"]["template"]
+    return template
+
+
+def policies_of(made: Made) -> dict[str, str]:
+    """Text of every policy that stands for itself or in a role, by the end of its title."""
+    inputs = {**made.of("aws:iam/policy:Policy"), **made.of("aws:iam/rolePolicy:RolePolicy")}
+    return {name: policy["policy"] for name, policy in inputs.items()}
+
+
+def test_roles_and_a_queue_that_exist_are_named_and_not_made() -> None:
+    made = run(
+        nodeRole="existing",
+        nodeRoleName="nodes",
+        controllerRole="existing",
+        controllerRoleName="controller",
+        queue="existing",
+        queueName="events",
+        instanceProfileName="profile",
+    )
+
+    for kind in ("iam/role:Role", "iam/policy:Policy", "sqs/queue:Queue"):
+        assert not made.of(f"aws:{kind}"), kind
+    assert not made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    assert not made.of("aws:iam/instanceProfile:InstanceProfile")
+    assert not made.of("aws:cloudwatch/eventRule:EventRule")
+    entry = made.one("aws:eks/accessEntry:AccessEntry")
+    assert entry["principalArn"] == f"arn:aws:iam::{ACCOUNT}:role/theirs/nodes"
+    association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
+    assert association["roleArn"].endswith("role/theirs/controller")
+    told = {entry["name"]: entry.get("value") for entry in _container(made)["env"]}
+    assert told["INTERRUPTION_QUEUE"] == "events"
+    node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert node_class["spec"]["instanceProfile"] == "profile"
+    assert "role" not in node_class["spec"]
+
+
+def _container(made: Made) -> dict[str, Any]:
+    (container,) = template_of(made)["spec"]["containers"]
+    return dict(container)
+
+
+def test_what_exists_is_not_taken_for_a_name_that_is_taken(entries: Any) -> None:
+    have_every_name(entries, {"team": "network"})
+    with pytest.raises(ConfigError) as refused:
+        run(nodeRole="existing", controllerRole="existing", queue="existing")
+
+    said = "\n".join(refused.value.problems)
+    assert "an instance profile" in said
+    for kind in ("a role ", "a policy ", "a queue ", "EventBridge"):
+        assert kind not in said
+
+
+def test_paths_prefixes_and_boundaries_are_on_everything_in_iam() -> None:
+    boundary = "arn:aws:iam::aws:policy/PowerUserAccess"
+    made = run(iamPath="/platform/", namePrefix="Acme", permissionsBoundary=boundary)
+
+    roles = made.of("aws:iam/role:Role").values()
+    assert {role["name"] for role in roles} == {"AcmeNodeRole-joiner", "AcmeControllerRole-joiner"}
+    assert {role["permissionsBoundary"] for role in roles} == {boundary}
+    assert all(
+        policy["name"].startswith("AcmeController")
+        for policy in made.of("aws:iam/policy:Policy").values()
+    )
+    for kind in ("role:Role", "policy:Policy", "instanceProfile:InstanceProfile"):
+        assert {one["path"] for one in made.of(f"aws:iam/{kind}").values()} == {"/platform/"}
+
+
+def test_statements_and_policies_of_ones_own_come_beside_ours() -> None:
+    secrets = f"arn:aws:iam::{ACCOUNT}:policy/secrets"
+    made = run(
+        controllerStatements=json.dumps([STATEMENT]),
+        nodeStatements=json.dumps([STATEMENT]),
+        nodePolicies=json.dumps([secrets]),
+    )
+
+    texts = policies_of(made)
+    extra = {
+        title: json.loads(text)["Statement"] for title, text in texts.items() if "Extra" in title
+    }
+    assert extra == {"joiner-controller-Extra": [STATEMENT], "joiner-node-Extra": [STATEMENT]}
+    attached = made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment").values()
+    assert secrets in {one["policyArn"] for one in attached}
+
+
+def test_a_queue_may_be_encrypted_with_a_key_that_the_controller_may_use() -> None:
+    made = run(queueKey=KEY)
+
+    queue = made.one("aws:sqs/queue:Queue")
+    assert queue["kmsMasterKeyId"] == KEY
+    assert "sqsManagedSseEnabled" not in queue
+    decryption = json.loads(policies_of(made)["joiner-controller-Decryption"])
+    assert evaluate([decryption], action="kms:Decrypt", resource=KEY, context={}).allowed
+    assert not evaluate([decryption], action="kms:Decrypt", resource=KEY + "5", context={}).allowed
+
+
+def test_nodes_of_an_ipv6_cluster_may_give_their_pods_addresses() -> None:
+    def program() -> None:
+        cluster = EksCluster.found(ClusterLocation("joiner", "us-west-2"))
+        cluster = dataclasses.replace(cluster, ip_family="ipv6")
+        Joiner("a", JoinerArgs(cluster=cluster, image="joiner:1"))
+
+    made = made_by(program, {})
+
+    attached = made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    assert "a-node-AmazonEKSWorkerNodePolicy" in attached
+    assert "a-node-AmazonEKS_CNI_Policy" not in attached
+    assert "ec2:AssignIpv6Addresses" in policies_of(made)["a-node-IPv6"]
+    document = ipv6_cni(Place("aws", "us-west-2", ACCOUNT, "joiner"))
+    interface = f"arn:aws:ec2:us-west-2:{ACCOUNT}:network-interface/eni-1"
+    instance = f"arn:aws:ec2:us-west-2:{ACCOUNT}:instance/i-1"
+    for resource, allowed in ((interface, True), (instance, False)):
+        asked = evaluate([document], action="ec2:CreateTags", resource=resource, context={})
+        assert asked.allowed is allowed
+
+
+def test_pods_bear_what_they_are_given_and_nothing_of_ours_is_lost() -> None:
+    made = run(
+        extraLabels='{"team": "platform"}',
+        podAnnotations='{"example.com/owner": "me"}',
+        env='{"HTTPS_PROXY": "http://proxy:3128"}',
+        nodeSelector='{"pool": "system"}',
+        tolerations='[{"key": "system", "operator": "Exists"}]',
+        imagePullSecrets="registry",
+        scraping="annotations",
+    )
+    template = template_of(made)
+    pod, metadata = template["spec"], template["metadata"]
+
+    assert metadata["labels"]["team"] == "platform"
+    assert metadata["annotations"]["example.com/owner"] == "me"
+    assert metadata["annotations"]["prometheus.io/port"] == "8080"
+    assert metadata["annotations"]["joiner.dev/identity"]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in pod["containers"][0]["env"]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "system"}
+    assert [toleration["key"] for toleration in pod["tolerations"]] == [
+        "CriticalAddonsOnly",
+        "system",
+    ]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    deployment = made.one("kubernetes:apps/v1:Deployment")
+    assert deployment["metadata"]["labels"]["team"] == "platform"
+    assert "team" not in deployment["spec"]["selector"]["matchLabels"]
+    assert made.one("kubernetes:core/v1:Service")["metadata"]["labels"]["team"] == "platform"
+
+
+def test_an_affinity_takes_the_place_of_ours_but_never_leads_to_our_own_nodes() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": []}]
+    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}, "podAntiAffinity": {}}
+
+    asked = template_of(run(affinity=json.dumps(affinity)))["spec"]["affinity"]
+    ours = template_of(run())["spec"]["affinity"]
+
+    not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
+    for term in asked["nodeAffinity"][required]["nodeSelectorTerms"]:
+        assert not_ours in term["matchExpressions"]
+    assert asked["podAntiAffinity"] == {}
+    assert ours["podAntiAffinity"][required]
+    assert ours["nodeAffinity"][required]["nodeSelectorTerms"] == [{"matchExpressions": [not_ours]}]
+
+
+def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "class.yaml").write_text(
+        "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: windows}\n"
+        "spec: {role: '${WINDOWS_NODE_ROLE}'}\n"
+    )
+
+    made = run(windowsNodes="true", nodePools=str(tmp_path))
+
+    entries = made.of("aws:eks/accessEntry:AccessEntry").values()
+    assert {entry["type"]: entry["principalArn"].rpartition(":")[2] for entry in entries} == {
+        "EC2_LINUX": "KarpenterNodeRole-joiner",
+        "EC2_WINDOWS": "KarpenterWindowsNodeRole-joiner",
+    }
+    passing = policies_of(made)["joiner-controller-IAMIntegration"]
+    assert "KarpenterWindowsNodeRole-joiner" in passing
+    assert "KarpenterNodeRole-joiner" in passing
+    node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert node_class["spec"]["role"] == "KarpenterWindowsNodeRole-joiner"
+
+
+def test_a_namespace_and_a_service_monitor_are_made_where_asked() -> None:
+    made = run(namespace="karpenter", createNamespace="true", scraping="service-monitor")
+
+    assert made.one("kubernetes:core/v1:Namespace")["metadata"]["name"] == "karpenter"
+    monitor = made.one("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
+    assert monitor["spec"]["endpoints"] == [{"port": "http-metrics", "path": "/metrics"}]
+    assert not run().of("kubernetes:core/v1:Namespace")
+    assert not run().of("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
+
+
+def test_in_an_isolated_vpc_the_default_class_takes_the_profile_that_the_stack_made() -> None:
+    made = run(settings='{"ISOLATED_VPC": "true"}')
+
+    spec = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"]
+    assert spec["instanceProfile"] == "KarpenterNodeRole-joiner"
+    assert "role" not in spec
+
+
+@pytest.mark.parametrize(
+    "region", ["us-west-2", "us-gov-east-1", "cn-northwest-1", "eusc-de-east-1", "us-isob-east-1"]
+)
+def test_regions_of_every_partition_are_taken(region: str) -> None:
+    assert parse(ENOUGH | {"region": region}).region == region
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [
+        ("profile", "prod", "export AWS_PROFILE=prod"),
+        ("assumeRoles", '[{"roleArn": "x"}]', "role_arn"),
+        ("accessKey", "secret", "AWS_ACCESS_KEY_ID"),
+        ("defaultTags", "{}", "joiner:tags"),
+        ("maxRetries", "3", "environment of the AWS SDK"),
+        ("forbiddenAccountIds", f'["{ACCOUNT}"]', "does not let the account"),
+        ("allowedAccountIds", '["210987654321"]', "does not let the account"),
+    ],
+)
+def test_settings_of_the_aws_provider_are_honoured_or_refused_by_name(
+    key: str, value: str, instead: str
+) -> None:
+    settings = {f"joiner:{name}": text for name, text in SETTINGS.items()}
+
+    with pytest.raises(ConfigError, match=rf"aws:{key}.*{instead}") as refused:
+        made_by(_program, {**settings, f"aws:{key}": value})
+
+    assert "secret" not in str(refused.value)
+
+
+def test_the_account_that_is_allowed_is_used() -> None:
+    settings = {f"joiner:{name}": text for name, text in SETTINGS.items()}
+
+    made = made_by(_program, {**settings, "aws:allowedAccountIds": f'["{ACCOUNT}"]'})
+
+    assert made.of("aws:iam/role:Role")
+
+
+@pytest.mark.parametrize("value", ["owned", "shared"])
+def test_the_tag_that_eks_sets_on_its_own_is_left_as_it_is(value: str) -> None:
+    tags = tagged(run(held={CLUSTER_TAG: value}, clusterTags="true"))
+
+    assert not any(key == CLUSTER_TAG for _, key, _ in tags)
+    assert ("subnet-1", "karpenter.sh/discovery", "joiner") in tags
+
+
+def test_clusters_that_share_subnets_have_a_discovery_tag_each() -> None:
+    held = {"karpenter.sh/discovery": "other", "joiner.dev/discovery/other": "another"}
+    with pytest.raises(ConfigError, match="set joiner:discoveryTagKey"):
+        run(held=held)
+
+    made = run(held=held, discoveryTagKey="joiner.dev/nodes-of")
+
+    assert tagged(made) == {
+        (identity, key, value)
+        for identity in ("subnet-1", "subnet-2", "sg-1")
+        for key, value in (("joiner.dev/nodes-of", "joiner"), (MARKER, STACK))
+    }
+    spec = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"]
+    assert spec["subnetSelectorTerms"] == [{"tags": {"joiner.dev/nodes-of": "joiner"}}]
+
+
+def test_a_buffer_and_the_pod_template_it_names_are_made(tmp_path: Path) -> None:
+    (tmp_path / "buffer.yaml").write_text((SAMPLES / "capacity-buffer.yaml").read_text())
+
+    made = run(nodePools=str(tmp_path))
+
+    template = made.one("kubernetes:core/v1:PodTemplate")
+    (wire, _) = yaml.safe_load_all((SAMPLES / "capacity-buffer.yaml").read_text())
+    assert template["template"] == wire["template"]
+    assert made.one("kubernetes:autoscaling.x-k8s.io/v1beta1:CapacityBuffer")["spec"]["replicas"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("iamPath", "platform", "a path of IAM"),
+        ("namePrefix", "a b", "1 to 20 letters"),
+        ("queueKey", "alias/x", "the ARN of a KMS key"),
+        ("nodePolicies", "AdministratorAccess", "a list of ARNs of IAM policies"),
+        ("controllerStatements", '[{"Effect": "Maybe"}]', "a list of statements of IAM"),
+        ("nodeStatements", '["x"]', "a list of statements of IAM"),
+        (
+            "nodeStatements",
+            '[{"Effect": "Allow", "Action": "*", "Resource": "*"}]',
+            "an administrator",
+        ),
+        (
+            "controllerStatements",
+            '[{"Effect": "Allow", "Action": ["s3:*", "iam:*"], "Resource": ["*"]}]',
+            "an administrator",
+        ),
+        ("tolerations", "{}", "a list of maps"),
+        ("affinity", "[]", "an affinity"),
+        ("affinity", '{"nodeAffinity": "x"}', "an affinity"),
+        (
+            "affinity",
+            '{"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}',
+            "an affinity",
+        ),
+        ("imagePullSecrets", '["A B"]', "a list of names of Secrets"),
+        ("scraping", "push", "none or annotations or service-monitor"),
+        ("env", '{"BATCH_IDLE_DURATION": "1s"}', "joiner:settings"),
+        ("discoveryTagKey", "aws:x", "1 to 128 letters"),
+        ("region", "moon", "an AWS region"),
+    ],
+)
+def test_what_cannot_be_used_is_named(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(ENOUGH | {key: value})
+
+    (problem,) = refused.value.problems
+    assert f"joiner:{key}" in problem
+    assert allowed in problem
