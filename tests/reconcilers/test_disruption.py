@@ -17,6 +17,7 @@ from controller.apis.nodeclaim import (
 from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
+from controller.reconcilers.nodeclaim.podevents import PodEvents
 from tests.reconcilers.scenarios import DisruptionScenario
 from tests.reconcilers.world import (
     make_running_pod,
@@ -188,6 +189,28 @@ async def test_what_was_made_in_the_place_of_nodes_for_nothing_goes_though_never
     await scenario.work(seconds=20)
 
     assert bool(scenario.going()) is goes
+
+
+@pytest.mark.parametrize(
+    ("ago", "written"),
+    [
+        pytest.param(9, False, id="a moment ago"),
+        pytest.param(10, True, id="long enough ago"),
+        pytest.param(-1800, True, id="by a clock that ran ahead"),
+    ],
+)
+async def test_when_pods_came_or_went_is_written_now_and_then(ago: int, written: bool) -> None:
+    world = DisruptionScenario(1).world
+    before = (world.clock() - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    told = {"status": {"lastPodEventTime": before}}
+    await world.api.patch(kinds.NODE_CLAIM, "claim-0", told, subresource="status")
+    world.see()
+
+    await PodEvents(world.api, world.cluster, world.clock).reconcile("node-0")
+
+    claim = world.claim("claim-0")
+    assert claim is not None
+    assert (claim.status.last_pod_event_time == world.clock()) is written
 
 
 def is_marked(scenario: DisruptionScenario, number: int = 0) -> bool:
