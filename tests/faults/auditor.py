@@ -219,8 +219,14 @@ def wasted(view: View, machines: Sequence[Machine]) -> list[str]:
 
 
 def _wasted(view: View, needed: float, machines: Sequence[Machine]) -> list[str]:
-    # One that somebody stopped costs nothing.
-    paid = [i for i in view.instances if i.state in ("pending", "running") and not i.foreign]
+    # One that somebody stopped costs nothing; one whose claim a hand took away together with its
+    # finalizers is nobody's until garbage is collected.
+    claimed = {_provider(claim) for claim in view.claims}
+    paid = [
+        i for i in view.instances
+        if i.state in ("pending", "running") and not i.foreign
+        and not (i.touched and i.provider_id not in claimed)
+    ]  # fmt: skip
     spent = sum(i.price for i in paid)
     # Machines come whole: one more than the bound may be there.
     most = MOST_TIMES_NEEDED * needed + max(machine.price for machine in machines)
