@@ -306,32 +306,19 @@ async def test_the_aws_auth_config_map_lets_a_role_in_too(
     await kube.delete(f"{maps}/aws-auth")
 
 
-async def test_the_node_of_a_dying_instance_is_not_ready_and_its_pods_are_left_alone(
+async def test_the_node_of_a_dying_instance_is_not_ready_and_stays(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     cloud.allow()
     cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    alive = Machine()
-    cloud.launch(alive.id, privateDnsName=alive.name, userData=user_data(cluster))
     await joined(kube, machine)
-    await joined(kube, alive)
 
     cloud.set_state(machine.id, "shutting-down")
 
     await stopped(kube, machine)
-    attempts = count(1)
-
-    async def left_alone() -> bool:
-        """Whether a pod of the dying node still waits when a later one of a living node runs."""
-        attempt = next(attempts)
-        path = await create_pod(kube, f"left-alone-{attempt}", machine)
-        fence = await create_pod(kube, f"fence-{attempt}", alive)
-        await eventually(lambda: is_running(kube, fence))
-        return not await is_running(kube, path)
-
-    # kwok hears a moment later than we do that the node is no longer its own.
-    await eventually(left_alone)
-    await stopped(kube, machine)
+    there = await node_of(kube, machine)
+    assert there
+    assert "deletionTimestamp" not in there["metadata"]
 
 
 async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
