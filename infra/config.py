@@ -86,10 +86,9 @@ TagKey = Annotated[
 TagValue = Annotated[
     str, Form(r"[\w .:/=+@-]{1,256}", "1 to 256 letters, digits, spaces and any of _.:/=+-@")
 ]
-Arn = Annotated[str, Form(r"arn:[\w-]+:iam::(\d{12}|aws):policy/\S+", "the ARN of an IAM policy")]
-PolicyArns = Annotated[
-    str, Form(r"arn:[\w-]+:iam::(\d{12}|aws):policy/\S+", "ARNs of IAM policies")
-]
+_POLICY_ARN = r"arn:[\w-]+:iam::(\d{12}|aws):policy/\S+"
+Arn = Annotated[str, Form(_POLICY_ARN, "the ARN of an IAM policy")]
+PolicyArns = Annotated[str, Form(_POLICY_ARN, "ARNs of IAM policies")]
 KeyArn = Annotated[
     str,
     Form(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+", "the ARN of a KMS key (not of an alias)"),

@@ -36,18 +36,20 @@ class Applier:
 
 def appliers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> list[Applier]:
     """Return who applies what bears these labels and annotations."""
-    found: list[Applier] = []
+    marked: list[Applier] = []
     if stack := annotations.get(STACK):
-        found.append(Applier(f"Pulumi's stack {stack}", restores=False))
+        marked.append(Applier(f"Pulumi's stack {stack}", restores=False))
     for group, what in _FLUX.items():
         if name := labels.get(f"{group}/name"):
             namespace = labels.get(f"{group}/namespace", "")
-            found.append(Applier(f"{what} {namespace}/{name}", restores=True))
+            marked.append(Applier(f"{what} {namespace}/{name}", restores=True))
     application = annotations.get(_ARGO_TRACKING, "").partition(":")[0]
     if application := application or labels.get(_ARGO_INSTANCE, ""):
-        found.append(Applier(f"Argo CD's Application {application}", restores=True))
+        marked.append(Applier(f"Argo CD's Application {application}", restores=True))
     # Flux installs charts by Helm, which leaves its own mark beside Flux's.
     release = annotations.get(_HELM)
-    if release and not any(one.name.startswith(_FLUX["helm.toolkit.fluxcd.io"]) for one in found):
-        found.append(Applier(f"Helm's release {release}", restores=False))
-    return found
+    if release and not any(
+        applier.name.startswith(_FLUX["helm.toolkit.fluxcd.io"]) for applier in marked
+    ):
+        marked.append(Applier(f"Helm's release {release}", restores=False))
+    return marked

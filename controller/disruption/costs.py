@@ -112,8 +112,8 @@ class Lives:
     def hourly_price(self, pod: Pod) -> float:
         """Return what moving the pod costs in $/h, while what that saves lasts."""
         settings = self._settings
-        known = (self._since.get(_owner(pod)), self._quiet_since)
-        since = max((one for one in known if one is not None), default=None)
+        moments = (self._since.get(_owner(pod)), self._quiet_since)
+        since = max((moment for moment in moments if moment is not None), default=None)
         life = settings.horizon
         if since is not None:
             life = min(max(self._now - since, settings.cool_down), life)

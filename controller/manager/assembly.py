@@ -23,7 +23,7 @@ from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Worker
 from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import SCALABLES, Resolution
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
-from controller.reconcilers.capacityreservation.expiration import Expiration as BlockExpiration
+from controller.reconcilers.capacityreservation.expiration import BlockExpiration
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.advising import Advisor, Recommender
 from controller.reconcilers.disruption.bookkeeping import Ledger

@@ -15,7 +15,7 @@ from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import REGISTERED, NodeClaim, NodeClaimSpec
 from controller.cloudprovider.errors import ThrottledError
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
-from controller.reconcilers.capacityreservation.expiration import Expiration
+from controller.reconcilers.capacityreservation.expiration import BlockExpiration
 from tests.reconcilers.world import CLASS, World, make_class
 
 RESERVED = {
@@ -39,8 +39,8 @@ def capacity_type(world: World) -> CapacityType:
 
 
 @pytest.fixture
-def expiration(world: World) -> Expiration:
-    return Expiration(world.api, world.cluster, world.metrics, world.clock)
+def expiration(world: World) -> BlockExpiration:
+    return BlockExpiration(world.api, world.cluster, world.metrics, world.clock)
 
 
 async def launched(
@@ -137,7 +137,7 @@ def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -
     ],
 )
 async def test_the_nodes_of_a_capacity_block_leave_forty_minutes_before_its_end(
-    world: World, expiration: Expiration, left: timedelta, kind: str, ends: bool
+    world: World, expiration: BlockExpiration, left: timedelta, kind: str, ends: bool
 ) -> None:
     seed_block(world, left=left, kind=kind)
     await launched(world, bought=labels.RESERVED)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Expiration:
+class BlockExpiration:
     """Deletes the claims of a capacity block that is about to end, without asking budgets.
 
     Asks nobody: when a block ends stands in the status of the classes that select it.
