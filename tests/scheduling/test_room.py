@@ -266,6 +266,17 @@ def test_a_claim_in_flight_is_a_node_already() -> None:
     expect_on_existing(results, "coming", pods)
 
 
+def test_pods_that_are_promised_a_claim_in_flight_take_its_room() -> None:
+    promised = [make_pod(f"promised-{number}", node="coming", cpu="1") for number in range(3)]
+    coming = [StateNode(claim=make_claim("coming"))]
+    snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=tuple(promised))
+
+    results = schedule_on(snapshot, make_pods(4))
+
+    expect_scheduled(results)
+    assert len(results.existing_nodes["coming"]) == 1, "it has four CPUs"
+
+
 def test_startup_and_ephemeral_taints_of_a_young_node_are_ignored() -> None:
     claim = make_claim("young", startup_taints=[taint("cni")])
     node = make_node(

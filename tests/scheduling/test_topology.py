@@ -56,6 +56,23 @@ def test_running_pods_count_in_a_spread() -> None:
     expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 2, 2)
 
 
+def test_pods_that_are_promised_a_claim_in_flight_count_where_it_comes_up() -> None:
+    coming = [StateNode(claim=make_claim("coming", zone="zone-a"))]
+    promised = tuple(make_pods(2, labels=WEB, node="coming", cpu="2", spreads=[spread(WEB)]))
+    snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=promised)
+    pods = make_pods(4, labels=WEB, spreads=[spread(WEB)])
+
+    expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 2, 2)
+
+
+def test_a_pod_that_is_promised_a_claim_in_flight_keeps_others_off_it() -> None:
+    coming = [StateNode(claim=make_claim("coming"))]
+    alone = make_pod(labels=WEB, node="coming", anti_affinity=[by_hostname(WEB)])
+    snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=(alone,))
+
+    expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
+
+
 def test_pods_that_are_leaving_or_finished_do_not_count() -> None:
     done = make_pod(labels=WEB, node="a")
     done = msgspec.structs.replace(

@@ -131,11 +131,8 @@ class ExistingNodes:
     def _usage(self, pods: Iterable[Pod]) -> tuple[list[Resources], list[Resources]]:
         used: defaultdict[int, list[Resources]] = defaultdict(list)
         daemon_used: defaultdict[int, list[Resources]] = defaultdict(list)
-        by_node = {
-            state_node.node.metadata.name: index
-            for index, state_node in enumerate(self.all)
-            if state_node.node is not None
-        }
+        # By the names of claims, too: pods are promised nodes that are still to come.
+        by_node = {state_node.name: index for index, state_node in enumerate(self.all)}
         for pod in pods:
             index = by_node.get(pod.spec.node_name)
             if index is None or is_terminal(pod):

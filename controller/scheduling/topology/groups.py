@@ -192,7 +192,7 @@ class TopologyGroups:
 
     def of_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
         """Add the required anti-affinity of pods that run, and count its owners per domain."""
-        by_name = {node.node.metadata.name: node for node in nodes if node.node is not None}
+        by_name = {node.name: node for node in nodes}
         for pod in pods:
             affinity = pod.spec.affinity
             if affinity is None or affinity.pod_anti_affinity is None or not is_counted(pod):
@@ -276,7 +276,7 @@ class TopologyGroups:
 
         Finished and leaving pods do not count; pods whose node is unknown neither.
         """
-        named = {node.node.metadata.name for node in nodes if node.node is not None}
+        named = {node.name for node in nodes}
         placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
         for pod in pods:
             if is_counted(pod) and pod.spec.node_name in named:
