@@ -46,6 +46,11 @@ class Pair:
         return self.joiner.measured.cost / self.karpenter.measured.cost
 
     @property
+    def afresh(self) -> float:
+        """What the pods would have cost if they had been placed anew all the time, in $."""
+        return self.joiner.idle.afresh
+
+    @property
     def longer_pending(self) -> bool:
         """Whether some pod waited longer for its node than any with Karpenter."""
         return self.joiner.measured.longest_pending > self.karpenter.measured.longest_pending
@@ -59,6 +64,7 @@ def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
             {
                 "trace": one.trace,
                 "costRatio": one.ratio,
+                "costAfresh": one.afresh,
                 "karpenter": _written(one.karpenter),
                 "joiner": _written(one.joiner),
             }
@@ -82,6 +88,7 @@ def _totals(pairs: Sequence[Pair]) -> Mapping[str, float]:
     return {
         "karpenterCost": theirs,
         "joinerCost": ours,
+        "costAfresh": sum(one.afresh for one in pairs),
         "costRatio": ours / theirs if theirs else 1.0,
         "karpenterEvictions": sum(one.karpenter.measured.evictions for one in pairs),
         "joinerEvictions": sum(one.joiner.measured.evictions for one in pairs),
@@ -95,6 +102,7 @@ def table(pairs: Sequence[Pair]) -> Table:
     for column in (
         "$",
         "ratio",
+        "placed afresh, $",
         "evictions",
         "per $ saved",
         "taken by spot",
@@ -111,6 +119,7 @@ def table(pairs: Sequence[Pair]) -> Table:
             one.trace,
             " / ".join(f"{side.cost:.2f}" for side in measured),
             f"{one.ratio:.3f}",
+            f"{one.afresh:.2f}",
             " / ".join(str(side.evictions) for side in measured),
             " / ".join(_figure(side.evictions_per_dollar) for side in both),
             " / ".join(str(side.interrupted) for side in measured),

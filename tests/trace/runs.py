@@ -13,13 +13,16 @@ from queue import Empty
 from testbed.progress import Progress
 from tests.parity import engines
 from tests.trace.report import Outcome, Pair
-from tests.trace.sides import Joiner, Karpenter, Side
+from tests.trace.sides import WHEN_EMPTY, Joiner, Karpenter, Side
 from tests.trace.simulator import Measured, Simulator
 from tests.trace.traces import TRACES, Trace
 
 KARPENTER, JOINER = "Karpenter", "Joiner"
-POLICIES = ("WhenEmptyOrUnderutilized", "WhenEmpty")
+POLICIES = ("WhenEmptyOrUnderutilized", WHEN_EMPTY)
 """As it is, and with only empty nodes going."""
+
+AFRESH = 200
+"""At how many moments of a trace it is found out what its pods would cost if placed anew."""
 
 PARTS = 1000
 """Into how many parts a run is divided to tell how far it is."""
@@ -57,6 +60,8 @@ def played(run: Run, seed: int, scale: float) -> Measured:
 
     with _side(run.side) as side:
         simulator = Simulator(cluster, side, length=trace.length)
+        if run.side == JOINER and run.policy == WHEN_EMPTY:  # where no decision moves pods
+            simulator.ask_afresh(trace.length / AFRESH)
         return simulator.run(trace.happenings(seed, scale), say)
 
 

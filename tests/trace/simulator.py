@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
+from controller.apis.pods import Pod
 from controller.disruption.commands import Reason
 from controller.scheduling.results import NewNode
-from controller.scheduling.scheduler import least_cost
+from controller.scheduling.scheduler import least_cost, schedule
 from controller.state.snapshot import Snapshot
 from tests.trace.binding import bind
 from tests.trace.cluster import Cluster, Machine, Market
@@ -107,6 +108,8 @@ class Measured:
     machines: int
     looks: int
     commands: int
+    afresh: float
+    """$ if the pods had been placed afresh all the time, at no charge; 0 when nobody asked."""
 
 
 @dataclass(slots=True)
@@ -141,7 +144,7 @@ class Simulator:
         self._validating = False
         self._falls: list[Fall] = []
         self._evictions = self._interrupted = self._pods = self._looks = self._commands = 0
-        self._pending = self._longest = 0.0
+        self._pending = self._longest = self._afresh = 0.0
 
     def run(
         self, happenings: Iterable[Happening], say: Callable[[float], None] = lambda _: None
@@ -172,7 +175,20 @@ class Simulator:
             machines=self.cluster.made,
             looks=self._looks,
             commands=self._commands,
+            afresh=self._afresh,
         )
+
+    def ask_afresh(self, every: float) -> None:
+        """Find out every so many seconds what the pods there are would cost if all were placed
+        anew, which moving them one by one hardly brings about.
+        """
+
+        def ask() -> None:
+            pods, empty = self._pods_alone()
+            self._afresh += schedule(pods, snapshot=empty).cost * every / 3600
+            self.ask_afresh(every)
+
+        self.after(every, ask)
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Have something done at a time, after what is to be done then already."""
@@ -261,6 +277,11 @@ class Simulator:
 
     def _bound(self) -> float:
         """Return what no cluster of these pods costs less than, in $/h."""
+        pods, empty = self._pods_alone()
+        return least_cost(pods, snapshot=empty) if pods else 0.0
+
+    def _pods_alone(self) -> tuple[list[Pod], Snapshot]:
+        """Return the pods that are to stay as if all waited, and the cluster without any node."""
         snapshot = self.cluster.snapshot()
         empty = Snapshot(
             node_pools=snapshot.node_pools,
@@ -272,7 +293,7 @@ class Simulator:
             for workload in self.cluster.workloads.values()
             for member in workload.pods.values()
         ]
-        return least_cost(pods, snapshot=empty) if pods else 0.0
+        return pods, empty
 
     # Pods.
 
@@ -414,6 +435,8 @@ class Simulator:
             if there.up:
                 self._unbound = True
                 self.after(BINDING, partial(self._forget_lost, there))
+            else:
+                self._nominate(keys, there)
         for new in placement.new_nodes:
             machine = self._launch(new)
             if machine is not None:

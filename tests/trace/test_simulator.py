@@ -252,6 +252,46 @@ def test_it_is_measured_how_soon_the_cost_follows_the_load() -> None:
     assert found.falls == (MINUTE + VALIDATION + MACHINE_END,)
 
 
+@dataclass
+class Gathering(Scripted):
+    """A side that buys one node, and has whoever comes later wait for it."""
+
+    def place(
+        self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
+    ) -> Placement:
+        pods = [one.key for one in waiting if one.key not in placed]
+        there = next(iter(cluster.machines), None)
+        if there is not None:
+            return Placement(existing={there: pods})
+        return Placement([one_node(cluster, self.kind, pods)])
+
+
+def test_who_is_sent_to_a_node_that_is_coming_is_nominated_for_it() -> None:
+    first, late = (
+        Workload(name, cpu=1000, memory=1024, replicas=1, unavailable=None)
+        for name in ("first", "late")
+    )
+    simulator = Simulator(make_cluster(), Gathering(), length=MINUTE)
+
+    simulator.run([deployed(first), deployed(late, 20.0)])
+
+    assert [pod.nominated for pod in simulator.cluster.waiting.values()] == ["node-00001"] * 2
+
+
+def test_it_is_known_what_pods_would_cost_if_placed_afresh() -> None:
+    cluster = make_cluster()
+    web = Workload("web", cpu=1000, memory=1024, replicas=1, unavailable=None)
+    simulator = Simulator(cluster, Scripted(), length=HOUR)
+    simulator.ask_afresh(6 * MINUTE)
+
+    found = simulator.run([deployed(web)])
+
+    cheapest = min(o.price for kind in cluster.offer() for o in kind.offerings
+                   if o.capacity_type == labels.ON_DEMAND)  # fmt: skip
+    assert found.afresh == pytest.approx(cheapest)
+    assert found.cost > found.afresh
+
+
 def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
     """Looked at every hour, though nothing changes."""
     trace = next(one for one in TRACES if one.name == "image")
