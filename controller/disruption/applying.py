@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import msgspec
+
 from controller.apis import labels, quantities
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
@@ -20,7 +22,7 @@ from controller.apis.nodeclaim import (
 )
 from controller.apis.nodepool import NodePool
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Quantities
+from controller.apis.pods import Pod, Quantities
 from controller.cloudprovider.compatibility import Choice, choices, node_labels
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import Resources
@@ -38,7 +40,8 @@ def applied(
     nodes, in order.
 
     New nodes are the cheapest that their claims allow, initialized, and consolidatable as soon
-    as the others are.
+    as the others are. A pod that has moved begins anew: what protects it for so long after its
+    start (`karpenter.sh/do-not-disrupt: 1h`) protects it again.
     """
     gone: set[str] = set()
     place: dict[str, str] = {}
@@ -53,12 +56,16 @@ def applied(
             place |= dict.fromkeys(new.pods, name)
     snapshot = problem.snapshot
     pods = tuple(
-        bound(pod, place[pod.key]) if pod.key in place else pod
+        _restarted(bound(pod, place[pod.key]), problem.now) if pod.key in place else pod
         for pod in snapshot.pods
         if pod.key in place or pod.spec.node_name not in gone
     )
     nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
     return replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
+
+
+def _restarted(pod: Pod, now: datetime) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=now))
 
 
 def launched(

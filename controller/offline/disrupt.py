@@ -20,6 +20,7 @@ from rich.console import Console
 
 from controller.apis import labels
 from controller.apis.meta import to_wire
+from controller.apis.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
@@ -291,7 +292,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
     """Write the world with the nodes, claims and pods of the course's end, all else as it was."""
     snapshot = course.problem.snapshot
     here = {node.name: node for node in snapshot.nodes}
-    place = {pod.key: pod.spec.node_name for pod in snapshot.pods}
+    running = {pod.key: pod for pod in snapshot.pods}
     made = [node for _, nodes in course.commands for node in nodes if node.name in here]
     claims = {node.claim.metadata.name for node in snapshot.nodes if node.claim is not None}
     world = {
@@ -308,7 +309,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
             ),
             *(to_wire(node.claim) for node in made),
         ],
-        "pods": [_moved(pod, place) for pod in world["pods"] if _is_left(pod, place)],
+        "pods": [_moved(pod, running) for pod in world["pods"] if _is_left(pod, running)],
     }
     try:
         path.write_bytes(orjson.dumps(world, option=orjson.OPT_INDENT_2))
@@ -321,15 +322,20 @@ def _key(pod: Mapping[str, Any]) -> str:
     return f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
-def _is_left(pod: Mapping[str, Any], place: Mapping[str, str]) -> bool:
+def _is_left(pod: Mapping[str, Any], running: Mapping[str, Pod]) -> bool:
     """Whether a pod waits still, or runs still: daemons went with their nodes."""
-    return not pod["spec"].get("nodeName") or _key(pod) in place
+    return not pod["spec"].get("nodeName") or _key(pod) in running
 
 
-def _moved(pod: dict[str, Any], place: Mapping[str, str]) -> dict[str, Any]:
-    if not pod["spec"].get("nodeName"):
+def _moved(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
+    now = running.get(_key(pod))
+    if now is None or now.spec.node_name == pod["spec"].get("nodeName"):
         return pod
-    return {**pod, "spec": {**pod["spec"], "nodeName": place[_key(pod)]}}
+    return {
+        **pod,
+        "spec": {**pod["spec"], "nodeName": now.spec.node_name},
+        "status": {**pod.get("status", {}), "startTime": to_wire(now.status.start_time)},
+    }
 
 
 def moment(text: str) -> datetime:

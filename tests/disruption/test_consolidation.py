@@ -230,6 +230,18 @@ def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
     assert "do-not-disrupt" in decision.blocked["a"]
 
 
+def test_a_pod_that_has_moved_is_protected_from_its_new_start() -> None:
+    guarded = pods("a", 1)
+    guarded[0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "1h"}
+    guarded[0]["status"]["startTime"] = "2026-01-01T00:00:00Z"
+    before = problem(world(("a", "small", guarded), ("b", "small", pods("b", 3))))
+    (command,) = decide(before).commands
+    after = applied(before, [(command, [])])
+
+    assert going(decide(before)) == {"a"}
+    assert "do-not-disrupt" in decide(after).blocked["b"]
+
+
 def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
     guard = {
         "metadata": {"name": "web", "namespace": "default"},

@@ -67,6 +67,26 @@ def test_the_world_that_comes_of_it_is_written_and_is_steady(
     assert not asked(capsys, str(after), "--no-calm")["commands"]
 
 
+def test_a_pod_that_moved_has_started_anew_in_the_written_world(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, after = json.loads(file.read_text()), tmp_path / "after.json"
+    for running in cluster["pods"]:
+        running["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "1h"}
+        running["status"]["startTime"] = "2026-01-01T00:00:00Z"
+    file.write_text(json.dumps(cluster))
+    now = ("--no-calm", "--now", "2026-11-22T08:00:00Z")
+    asked(capsys, str(file), *now, "--until-steady", "--write-world", str(after))
+
+    started = {
+        pod["metadata"]["name"]: pod["status"]["startTime"]
+        for pod in json.loads(after.read_text())["pods"]
+    }
+    assert started.pop("a-0") == "2026-11-22T08:00:00Z"
+    assert set(started.values()) == {"2026-01-01T00:00:00Z"}
+    assert "do-not-disrupt" in asked(capsys, str(after), *now)["blocked"]["b"]
+
+
 def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
