@@ -40,8 +40,9 @@ def applied(
     nodes, in order.
 
     New nodes are the cheapest that their claims allow, initialized, and consolidatable as soon
-    as the others are. A pod that has moved begins anew: what protects it for so long after its
-    start (`karpenter.sh/do-not-disrupt: 1h`) protects it again.
+    as the others are. What protects a pod for so long after its start
+    (`karpenter.sh/do-not-disrupt: 1h`) protects it again once it has moved; everything else settles
+    before the next look.
     """
     gone: set[str] = set()
     place: dict[str, str] = {}
@@ -65,6 +66,8 @@ def applied(
 
 
 def _restarted(pod: Pod, now: datetime) -> Pod:
+    if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
+        return pod
     return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=now))
 
 

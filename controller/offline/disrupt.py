@@ -329,13 +329,12 @@ def _is_left(pod: Mapping[str, Any], running: Mapping[str, Pod]) -> bool:
 
 def _moved(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
     now = running.get(_key(pod))
-    if now is None or now.spec.node_name == pod["spec"].get("nodeName"):
+    if now is None:
         return pod
-    return {
-        **pod,
-        "spec": {**pod["spec"], "nodeName": now.spec.node_name},
-        "status": {**pod.get("status", {}), "startTime": to_wire(now.status.start_time)},
-    }
+    moved = {**pod, "spec": {**pod["spec"], "nodeName": now.spec.node_name}}
+    if now.status.start_time is not None:
+        moved["status"] = {**pod["status"], "startTime": to_wire(now.status.start_time)}
+    return moved
 
 
 def moment(text: str) -> datetime:
