@@ -20,14 +20,14 @@ from controller.apis import conditions, durations, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE
 from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
-from controller.disruption.budgets import Budgets
+from controller.disruption.budgets import Budgets, allowed, consumption
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
 from controller.disruption.costs import Lives, eviction_cost
 from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
-from controller.disruption.pods import is_soon_gone
+from controller.disruption.pods import is_of_job, is_soon_gone
 from controller.disruption.prices import capped
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.relaxation import HOLES, relaxed
@@ -36,6 +36,8 @@ from controller.disruption.simulation import NOBODY, Departure, Group, Simulatio
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import never
+from controller.state.nodes import StateNode
+from controller.state.pods import is_reschedulable
 
 REASON = Reason.UNDERUTILIZED
 WHEN_EMPTY = "WhenEmpty"
@@ -274,7 +276,7 @@ class _Search:
         self._unbalanced: list[Group] = []
         self._alone: Plan | None = None
         self._worth: dict[str, float] = {}
-        self._model = None if expired() else simulation.model(self._open)
+        self._model = None if expired() else _with_lasting_homes(problem, simulation, self._open)
 
     @classmethod
     def conceding(
@@ -623,6 +625,51 @@ class _Search:
                 f"({self._costs[candidate.name]:.4f} $/h until it pays)"
             )
         return SPOT_AGAIN
+
+
+def _with_lasting_homes(
+    problem: DisruptionProblem, simulation: Simulation, names: Collection[str]
+) -> ClusterModel | None:
+    """Return the cluster as arrays, in which pods that last do not move to nodes that go by
+    themselves, now that they are empty or once their Jobs have ended: they would keep such a
+    node, or have to move again. Where savings alone count, it is those of this moment.
+    """
+    model = simulation.model(names)
+    if model is None or not problem.settings.eviction_price:
+        return model
+    lasting_on = {
+        pod.spec.node_name
+        for pod in simulation.placed.snapshot.pods
+        if is_reschedulable(pod) and not is_of_job(pod)
+    }
+    total, _ = consumption(problem.snapshot.nodes)
+    fleeting = {
+        state.name
+        for state in problem.snapshot.nodes
+        if state.name not in lasting_on and _goes_once_empty(state, problem, total[state.node_pool])
+    }
+    lasting = np.zeros(len(model.sizes), dtype=np.bool_)
+    for (_, number), pods in model.pods.items():
+        lasting[number] |= not all(map(is_of_job, pods))
+    barred = np.array([name in fleeting for name in model.names], dtype=np.bool_)
+    return replace(model, allowed=model.allowed & ~(barred[:, None] & lasting))
+
+
+def _goes_once_empty(state: StateNode, problem: DisruptionProblem, nodes: int) -> bool:
+    """Whether emptiness takes the node, of a pool of so many, once only daemons run on it."""
+    pool = problem.node_pools.get(state.node_pool)
+    if pool is None or pool.spec.replicas is not None or not state.managed or state.buffered:
+        return False
+    if not allowed(pool, Reason.EMPTY, nodes=nodes, consuming=0, now=problem.now):
+        return False
+    if state.node is not None and (
+        state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"
+    ):
+        return False
+    try:
+        return durations.parse(pool.spec.disruption.consolidate_after) is not None
+    except ValueError:
+        return False
 
 
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:

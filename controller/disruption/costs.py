@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from controller.apis import durations, labels
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.pods import Pod
+from controller.disruption.pods import is_of_job
 from controller.disruption.problem import DisruptionSettings
 from controller.state.pods import is_daemon
 
@@ -72,7 +73,7 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
     if started is None:
         return price
     age = max(now - started, timedelta(0))
-    if named is None and any(owner.kind == "Job" for owner in pod.metadata.owner_references):
+    if named is None and is_of_job(pod):
         price *= 1.0 + age / MOVE
     young = 1.0 - min(age / settings.cool_down, 1.0)
     return price * (1.0 + 2.0 * young)

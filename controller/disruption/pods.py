@@ -52,6 +52,11 @@ def surges(pod: Pod) -> bool:
     )
 
 
+def is_of_job(pod: Pod) -> bool:
+    """Whether it ends by itself some time, and begins again where it is moved."""
+    return any(owner.kind == "Job" for owner in pod.metadata.owner_references)
+
+
 def is_critical(pod: Pod) -> bool:
     """Whether the cluster itself leans on it."""
     return pod.spec.priority_class_name in ("system-cluster-critical", "system-node-critical")

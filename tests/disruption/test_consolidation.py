@@ -434,6 +434,49 @@ def test_of_a_plan_that_is_too_large_for_the_budgets_what_pays_alone_goes() -> N
     assert len(going(decided(cluster, DisruptionSettings()))) == 1
 
 
+def of_job(running: dict[str, Any]) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "sum", "uid": "sum"}
+    return {**running, "metadata": {**running["metadata"], "ownerReferences": [owner]}}
+
+
+@pytest.mark.parametrize(
+    ("there", "goes"),
+    [
+        pytest.param(pods("web", 2), True, id="pods that last"),
+        pytest.param([of_job(one) for one in pods("sum", 2)], False, id="a Job"),
+        pytest.param([], False, id="nobody any more"),
+    ],
+)
+def test_pods_do_not_move_to_a_node_that_goes_by_itself(
+    there: list[dict[str, Any]], goes: bool
+) -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", there))
+    now = changed(cluster, "pods came or went", "b")
+
+    assert going(decided(now, DisruptionSettings())) == ({"a"} if goes else set())
+    assert going(decided(now)) == {"a"}, "where savings alone count"
+
+
+@pytest.mark.parametrize("why", ["it is protected", "no budget lets it go"])
+def test_pods_move_to_an_empty_node_that_stays_all_the_same(why: str) -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", []))
+    if why == "it is protected":
+        cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    else:
+        budgets = [{"nodes": "0", "reasons": ["Empty"]}]
+        cluster["nodePools"] = [pool(budgets=budgets)]
+
+    assert going(decided(cluster, DisruptionSettings())) == {"a"}
+
+
+def test_a_job_moves_to_where_others_run() -> None:
+    sums = [of_job(one) for one in pods("sum", 2)]
+    cluster = world(("a", "small", sums[:1]), ("b", "small", sums[1:]))
+    now = changed(cluster, "pods came or went", "b")
+
+    assert going(decided(now, DisruptionSettings(eviction_price=1e-9))) == {"a"}
+
+
 def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> None:
     full = [(f"full-{n}", "large", pods(f"full-{n}", 7, cpu=1100)) for n in range(3)]
     nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("room", "small", []))
