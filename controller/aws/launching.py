@@ -8,6 +8,7 @@ the instance is looked for by the tag that names the claim.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,6 +68,10 @@ DOUBT = 20.0
 
 REMEMBERED = 3600.0
 """Seconds for which the launches of this process are remembered."""
+
+TEMPLATE_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before each further try where EC2 knows no such launch template: one that was idle has
+been deleted, and is made anew at once; one that is new is not seen at once."""
 
 
 Offered = tuple[InstanceType, Offering, Subnet]
@@ -155,11 +160,16 @@ class Launcher:
         if attempts.instance is not None:
             return attempts.instance
         require_ready(node_class)
-        try:
-            instance = await self._once(claim, node_class, attempts, types)
-        except _TemplateGoneError:
-            # Templates that were idle are deleted; once more, with new ones.
-            instance = await self._once(claim, node_class, attempts, types)
+        pauses = iter(TEMPLATE_PAUSES)
+        while True:
+            try:
+                instance = await self._once(claim, node_class, attempts, types)
+                break
+            except _TemplateGoneError:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
         attempts.instance = instance
         self._instances.launched(instance)
         return instance

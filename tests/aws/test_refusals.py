@@ -32,6 +32,7 @@ from tests.aws.conftest import Region
 
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 LARGE = within(labels.INSTANCE_TYPE, "m5.large")
+TEMPLATE_UNKNOWN = "InvalidLaunchTemplateName.NotFoundException"
 SIXTEEN = {"cpu": "14"}
 """What a machine of 16 vCPUs is the smallest for."""
 
@@ -129,6 +130,31 @@ async def test_an_account_that_may_have_no_more_fleets_launches_nothing_for_a_wh
 
 
 # Launches.
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_launch_template_that_is_too_new_to_be_seen_is_asked_for_again(
+    provider: AWSCloudProvider, region: Region, times: int
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code=TEMPLATE_UNKNOWN, times=times)
+
+    launched = await provider.launch(make_claim(LARGE, ON_DEMAND), node_class)
+
+    assert launched.instance_type == "m5.large"
+
+
+async def test_a_launch_template_that_never_comes_to_be_seen_is_said(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code=TEMPLATE_UNKNOWN, times=None)
+
+    with pytest.raises(CreateError) as failed:
+        await provider.launch(make_claim(LARGE, ON_DEMAND), node_class)
+
+    assert failed.value.reason == "LaunchTemplateNotFound"
+    region.control.clear_faults()
 
 
 async def test_throttling_at_launch_is_told_by_the_class_until_a_launch_succeeds(
