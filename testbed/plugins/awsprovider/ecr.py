@@ -1,4 +1,8 @@
-"""Elastic Container Registry: repositories."""
+"""Elastic Container Registry: repositories.
+
+What is fixed for life is what `ForceNew` says in terraform-provider-aws,
+`internal/service/ecr/repository.go`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Elastic Kubernetes Service: who may join a cluster, what its pods may be, its add-ons."""
+"""Elastic Kubernetes Service: who may join a cluster, what its pods may be, its add-ons.
+
+What is fixed for life is what `ForceNew` and `RequiresReplace` say in terraform-provider-aws,
+`internal/service/eks`: `access_entry.go`, `pod_identity_association.go`, `addon.go`.
+"""
 
 from __future__ import annotations
 

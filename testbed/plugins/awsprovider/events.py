@@ -1,4 +1,8 @@
-"""EventBridge: rules and their targets, which the SDK still calls `cloudwatch`."""
+"""EventBridge: rules and their targets, which the SDK still calls `cloudwatch`.
+
+What is fixed for life, and what excludes what, is what `ForceNew` and `ConflictsWith` say in
+terraform-provider-aws, `internal/service/events`: `rule.go`, `target.go`.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +92,17 @@ class EventRule(Resource):
         bus, _, name = identity.rpartition("/")
         where = {"EventBusName": bus or DEFAULT_BUS}
         if state.get("forceDestroy"):
-            targets = self.api.list_targets_by_rule(Rule=name, **where)["Targets"]
+            targets = targets_of(self.api, name, where["EventBusName"])
             if targets:
                 ids = [target["Id"] for target in targets]
                 self.api.remove_targets(Rule=name, Ids=ids, **where)
         self.api.delete_rule(Name=name, **where)
+
+
+def targets_of(api: Any, rule: str, bus: str) -> list[dict[str, Any]]:
+    """What a rule sends events to."""
+    pages = api.get_paginator("list_targets_by_rule").paginate(Rule=rule, EventBusName=bus)
+    return [target for page in pages for target in page["Targets"]]
 
 
 class EventTarget(Resource):
@@ -102,6 +112,7 @@ class EventTarget(Resource):
     service = "events"
     automatic_name = "targetId"
     fixed = ("rule", "targetId", "eventBusName")
+    exclusive = (("input", "inputPath"),)
     defaults = {"eventBusName": DEFAULT_BUS, "forceDestroy": False}
 
     def create(self, inputs: Bag) -> str:
@@ -122,10 +133,7 @@ class EventTarget(Resource):
         place = state if state.get("rule") else self._find(identity)
         if place is None:
             return None
-        answer = self.api.list_targets_by_rule(
-            Rule=place["rule"], EventBusName=place["eventBusName"]
-        )
-        for target in answer["Targets"]:
+        for target in targets_of(self.api, place["rule"], place["eventBusName"]):
             if target["Id"] == place["targetId"]:
                 return {
                     "rule": place["rule"],

@@ -1,4 +1,9 @@
-"""Identity and Access Management: roles, policies, instance profiles, identity providers."""
+"""Identity and Access Management: roles, policies, instance profiles, identity providers.
+
+What is fixed for life is what `ForceNew` says in terraform-provider-aws, `internal/service/iam`:
+`role.go`, `policy.go`, `role_policy.go`, `role_policy_attachment.go`, `instance_profile.go`,
+`openid_connect_provider.go`, `service_linked_role.go`.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +114,8 @@ class Role(IamResource):
                 for page in pages.paginate(RoleName=identity)
                 for policy in page["AttachedPolicies"]
             ]
-            for name in self.api.list_role_policies(RoleName=identity)["PolicyNames"]:
+            pages = self.api.get_paginator("list_role_policies").paginate(RoleName=identity)
+            for name in [name for page in pages for name in page["PolicyNames"]]:
                 self.api.delete_role_policy(RoleName=identity, PolicyName=name)
         for arn in attached:
             self.api.detach_role_policy(RoleName=identity, PolicyArn=arn)
@@ -184,15 +190,19 @@ class Policy(IamResource):
             untag=lambda keys: self.api.untag_policy(PolicyArn=identity, TagKeys=keys),
         )
 
+    def _versions(self, identity: str) -> list[Any]:
+        pages = self.api.get_paginator("list_policy_versions").paginate(PolicyArn=identity)
+        return [version for page in pages for version in page["Versions"]]
+
     def _make_room(self, identity: str) -> None:
-        versions = self.api.list_policy_versions(PolicyArn=identity)["Versions"]
+        versions = self._versions(identity)
         if len(versions) >= POLICY_VERSIONS:
             spare = (version for version in versions if not version["IsDefaultVersion"])
             oldest = min(spare, key=lambda version: version["CreateDate"])
             self.api.delete_policy_version(PolicyArn=identity, VersionId=oldest["VersionId"])
 
     def delete(self, identity: str, state: Bag) -> None:
-        for version in self.api.list_policy_versions(PolicyArn=identity)["Versions"]:
+        for version in self._versions(identity):
             if not version["IsDefaultVersion"]:
                 self.api.delete_policy_version(PolicyArn=identity, VersionId=version["VersionId"])
         self.api.delete_policy(PolicyArn=identity)

@@ -104,7 +104,7 @@ class AwsProvider(Provider):
         if kind.is_taggable and self.session.default_tags and inputs.get("tags") is not UNKNOWN:
             inputs["tags"] = _join_tags(self.session.default_tags, inputs.get("tags"))
         form = sdktypes.forms(RESOURCES)[proposal.type]
-        wrong = sdktypes.faults(form, plain(inputs))
+        wrong = [*_excluded(kind, proposal.new), *sdktypes.faults(form, plain(inputs))]
         return Checked(inputs, wrong or _canonicalize(inputs, kind.documents))
 
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
@@ -219,6 +219,17 @@ def _kind(type_: str) -> type[Resource]:
     if type_ not in RESOURCES:
         raise ProviderError(f"the aws stand-in has no resource type {type_}")
     return RESOURCES[type_]
+
+
+def _excluded(kind: type[Resource], given: Bag) -> list[Fault]:
+    """The inputs that exclude one another, where both are given."""
+    name = kind.automatic_name
+    pairs = (*kind.exclusive, *(((name, f"{name}Prefix"),) if name else ()))
+    return [
+        Fault(one, f"conflicts with {other}")
+        for one, other in pairs
+        if given.get(one) is not None and given.get(other) is not None
+    ]
 
 
 def _public(properties: Bag) -> Bag:

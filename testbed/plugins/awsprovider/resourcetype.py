@@ -34,6 +34,8 @@ class Resource(ABC):
     """The most characters the service allows in that name."""
     fixed: ClassVar[tuple[str, ...]] = ()
     """The inputs whose change needs a new resource."""
+    exclusive: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Pairs of inputs of which only one may be given, beside a name and its prefix."""
     computed: ClassVar[tuple[str, ...]] = ()
     """The outputs that only exist once the resource does."""
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}

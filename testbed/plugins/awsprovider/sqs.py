@@ -1,4 +1,8 @@
-"""Simple Queue Service: queues and their policies."""
+"""Simple Queue Service: queues and their policies.
+
+What is fixed for life, and what excludes what, is what `ForceNew` and `ConflictsWith` say in
+terraform-provider-aws, `internal/service/sqs/queue.go`; of a policy, it is its queue.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,7 @@ class Queue(Resource):
     automatic_name = "name"
     name_limit = 80
     fixed = ("name", "namePrefix", "fifoQueue")
+    exclusive = (("kmsMasterKeyId", "sqsManagedSseEnabled"),)
     computed = ("arn", "url")
     defaults = {
         "delaySeconds": 0,

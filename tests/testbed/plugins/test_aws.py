@@ -357,6 +357,18 @@ def test_changes_know_whether_there_are_any() -> None:
         ("aws:sqs/queue:Queue", {"size": 3}, "size", "there is no such input"),
         ("aws:sqs/queue:Queue", {"tags": ["a"]}, "tags", "expected a map"),
         (
+            "aws:sqs/queue:Queue",
+            {"kmsMasterKeyId": "key", "sqsManagedSseEnabled": True},
+            "kmsMasterKeyId",
+            "conflicts with sqsManagedSseEnabled",
+        ),
+        (
+            "aws:iam/role:Role",
+            {"name": "a", "namePrefix": "a", "assumeRolePolicy": "{}"},
+            "name",
+            "conflicts with namePrefix",
+        ),
+        (
             "aws:eks/cluster:Cluster",
             {"roleArn": "arn", "vpcConfig": {"subnets": ["subnet-1"]}},
             "vpcConfig.subnetIds",
