@@ -77,7 +77,8 @@ class Command:
 
     `replacements` are the nodes to be made first; `moves` maps nodes that exist to the pods
     that go there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those
-    of them that do without what they prefer.
+    of them that do without what they prefer. An instalment is `part_of` a command that is too
+    large for budgets: by itself it may save less than nothing.
     """
 
     reason: Reason
@@ -88,11 +89,17 @@ class Command:
     evictions: int = 0
     conceding: int = 0
     why: str = ""
+    part_of: Command | None = None
 
     @property
     def names(self) -> frozenset[str]:
         """The names of the nodes to be removed."""
         return frozenset(candidate.name for candidate in self.candidates)
+
+    @property
+    def whole(self) -> Command:
+        """The command that it is an instalment of, or itself."""
+        return self.part_of or self
 
     @property
     def consolidation_type(self) -> str:

@@ -10,9 +10,10 @@ Nodes that depend on one another form a group; each group is a command.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from controller.apis import conditions, durations, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE
 from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
+from controller.disruption.applying import launched
 from controller.disruption.budgets import Budgets, allowed, consumption
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
@@ -50,6 +52,11 @@ pod, for its last percents."""
 MANY_NODES = 1000
 """From how many nodes on new ones are bought only once none goes without, so that the first
 commands come soon."""
+
+MOST_STEPS, STEP = 10, timedelta(minutes=2)
+"""Of how many steps nodes may go that have to go one after the other, and how long each takes."""
+
+HOUR = timedelta(hours=1)
 
 ENGINE_TRIES = 20
 """How many nodes are tried with the engine in a look, of those that the arrays cannot judge."""
@@ -166,7 +173,11 @@ def _first_within(
         if approved:
             return search, planned.names, approved
     search, planned = next((each for each in plans if each[1].groups), plans[0])
-    return search, planned.names, search.next_best(planned.names, budgets)
+    for stopgap in (search.instalment, search.next_best):
+        approved = stopgap(planned, budgets)
+        if approved:
+            break
+    return search, planned.names, approved
 
 
 def confirmed(
@@ -192,14 +203,14 @@ def confirmed(
     left: list[Command] = []
     for command in commands:
         now = [open_[name] for name in sorted(command.names) if name in open_]
-        if len(now) < len(command.names):
+        if not command.whole.names <= open_.keys():
             rejected |= dict.fromkeys(command.names, "what runs on it, or is to, has changed")
         elif _within(budgets, now) != command.names:
             rejected |= dict.fromkeys(command.names, "the budgets let fewer nodes go by now")
         else:
             budgets.admit(now)
             left.append(command)
-    going = [open_[name] for command in left for name in sorted(command.names)]
+    going = [open_[name] for command in left for name in sorted(command.whole.names)]
     conceded = concession(problem, going)
     if conceded is not None and any(command.conceding for command in left):
         search = _Search.conceding(conceded, candidates, expired)
@@ -422,11 +433,59 @@ class _Search:
         spot = [name in self._open and self._open[name].is_spot for name in model.names]
         return np.array(spot, dtype=np.bool_)
 
-    def next_best(self, plan: Iterable[str], budgets: Budgets) -> list[Group]:
+    def instalment(self, planned: _ConfirmedPlan, budgets: Budgets) -> list[Group]:
+        """Return the first step towards the best group of a plan that budgets let go in part only,
+        if the whole pays though one of its new nodes stands half empty until the others have
+        followed.
+        """
+        settings = self._problem.settings
+        if not settings.instalments or planned.is_proven or self._conceded is not None:
+            return []
+        for whole in [group for group in planned.groups if group.replacements][:ENGINE_TRIES]:
+            saved = self._net(whole) * (settings.horizon / HOUR)
+            if self._expired() or not self.as_bound([whole]):
+                continue
+            for new in sorted(self._replacements(whole) or (), key=lambda new: -new.price):
+                first = self._first(whole, new, planned.homes, budgets)
+                if first is None:
+                    continue
+                steps = math.ceil(len(whole.leaving) / len(first.leaving))
+                if steps <= MOST_STEPS and new.price * steps * (STEP / HOUR) < saved:
+                    return [first]
+        return []
+
+    def _first(
+        self, whole: Group, new: NewNode, homes: Mapping[str, str], budgets: Budgets
+    ) -> Group | None:
+        """Return how as many of a group's nodes go as budgets let, for one of its new nodes."""
+        pods = frozenset(new.pods)
+
+        def strangers(candidate: Candidate) -> int:
+            return sum(pod.key not in homes and pod.key not in pods for pod in candidate.moving)
+
+        sharing = [one for one in whole.leaving if any(pod.key in pods for pod in one.moving)]
+        sharing.sort(key=lambda one: (strangers(one), *self._dearness(one)))
+        going = replace(budgets, remaining=dict(budgets.remaining)).admit(sharing)
+        if len(going) == len(sharing):
+            return None  # nobody would follow
+        pool, types = self._problem.node_pools[new.node_pool], self._problem.snapshot.instance_types
+        heir = launched("heir", new, pool, types[new.node_pool], self._problem.now)
+        while going:
+            departure = self._simulation.taken_in(heir, {one.name for one in going}, homes)
+            if departure is not None:
+                moves = dict(departure.results.existing_nodes)
+                mine = replace(new, pods=moves.pop(heir.name, ()))
+                return Group(
+                    leaving=departure.leaving, replacements=(mine,), moves=moves, whole=whole
+                )
+            going.pop()
+        return None
+
+    def next_best(self, planned: _ConfirmedPlan, budgets: Budgets) -> list[Group]:
         """Return what goes of a plan of which budgets let no part go as planned: the first of its
         nodes that is worth it alone.
         """
-        alone = (name for name in plan if _within(budgets, [self._open[name]]))
+        alone = (name for name in planned.names if _within(budgets, [self._open[name]]))
         return list(self._alone_by_engine(alone).groups)
 
     def _alone_by_engine(self, names: Iterable[str]) -> _ConfirmedPlan:
@@ -506,22 +565,31 @@ class _Search:
         homes = {
             key: node
             for command in commands
-            for node, keys in command.moves.items()
+            for node, keys in command.whole.moves.items()
             for key in keys
         }
-        plan = self._emptied({name for command in commands for name in command.names})
-        there = [command for command in commands if self._finds_room(command, plan)]
-        names = frozenset(name for command in there for name in command.names)
+        plan = self._emptied({name for command in commands for name in command.whole.names})
+        there = [command for command in commands if self._finds_room(command.whole, plan)]
+        names = frozenset(name for command in there for name in command.whole.names)
         departure = self._simulation.carried_out(names, homes) if names else None
         if departure is None:
             return {}
         groups_now = {group.names: group for group in self.approved(departure)}
         return {
-            command.names: self.command(group)
+            command.names: self._afresh(command, group)
             for command in there
-            if (group := groups_now.get(command.names)) is not None
-            and _is_like(command.replacements, group.replacements)
+            if (group := groups_now.get(command.whole.names)) is not None
+            and _is_like(command.whole.replacements, group.replacements)
         }
+
+    def _afresh(self, command: Command, group: Group) -> Command:
+        """Return a command as it would be given now that this is its group, or that of the whole
+        it is part of.
+        """
+        if command.part_of is None:
+            return self.command(group)
+        now = tuple(self._open[candidate.name] for candidate in command.candidates)
+        return replace(command, candidates=now, part_of=self.command(group))
 
     def culprits(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands that would not be given even if the others were not: theirs is the
@@ -572,7 +640,7 @@ class _Search:
 
     def command(self, group: Group) -> Command:
         """Return the command that carries a group out."""
-        replacements = self._replacements(group)
+        replacements = group.replacements if group.whole else self._replacements(group)
         assert replacements is not None
         evictions = sum(len(candidate.moving) for candidate in group.leaving)
         conceding, leaving = 0, group.leaving
@@ -588,6 +656,7 @@ class _Search:
             evictions=evictions,
             conceding=conceding,
             why=_why(group, evictions, conceding),
+            part_of=self.command(group.whole) if group.whole is not None else None,
         )
 
     def verdicts(self, approved: Sequence[Group]) -> list[Verdict]:
@@ -716,4 +785,10 @@ def _why(group: Group, evictions: int, conceding: int) -> str:
         f"{len(group.names)} nodes ({nodes}) for {group.price:.4f} $/h are not needed: their "
         f"{evictions} pods go to {where}"
         + (f"; {conceding} of them do without what they prefer" if conceding else "")
+        + (f"; {_follow(group, group.whole)}" if group.whole is not None else "")
     )
+
+
+def _follow(first: Group, whole: Group) -> str:
+    later = len(whole.leaving) - len(first.leaving)
+    return f"as budgets let {later} more follow, which saves {whole.saving:.4f} $/h in all"

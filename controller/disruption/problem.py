@@ -40,6 +40,10 @@ class DisruptionSettings:
     """Whether Deployments of a single pod are rolled where they ask for it: no
     PodDisruptionBudget stands in the way of that."""
 
+    instalments: bool = True
+    """Whether nodes whose going together pays may go one after the other where budgets do not let
+    all of them go at once: what is to take in all their pods comes with the first."""
+
     spot_to_spot: bool = False
     """`FEATURE_GATES` SpotToSpotConsolidation: whether spot nodes may be replaced by spot nodes."""
 
@@ -56,8 +60,8 @@ def settings_of(options: Options) -> DisruptionSettings:
     )
 
 
-UNCALM = DisruptionSettings(eviction_price=0.0, image_soak=timedelta(0))
-"""Every saving counts, whatever it moves: what Karpenter does."""
+UNCALM = DisruptionSettings(eviction_price=0.0, image_soak=timedelta(0), instalments=False)
+"""Every saving counts, whatever it moves, and each by itself: what Karpenter does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

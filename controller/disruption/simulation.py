@@ -19,6 +19,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import least_cost, never, schedule
+from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.state.snapshot import Snapshot
 
@@ -48,11 +49,16 @@ class Departure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Nodes that go together because the nodes in their place take pods of all of them."""
+    """Nodes that go together because the nodes in their place take pods of all of them.
+
+    Of a `whole` that is too large for budgets a first instalment goes: one of its new nodes
+    comes, and as many of its nodes go as may; the others fill that node later.
+    """
 
     leaving: tuple[Candidate, ...]
     replacements: tuple[NewNode, ...] = ()
     moves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    whole: Group | None = None
 
     @property
     def price(self) -> float:
@@ -149,6 +155,33 @@ class Simulation:
                 return None
             results = replace(bought, existing_nodes=results.existing_nodes)
         return Departure(tuple(self._candidates[name] for name in sorted(leaving)), results)
+
+    def taken_in(
+        self, node: StateNode, leaving: Collection[str], homes: Mapping[str, str]
+    ) -> Departure | None:
+        """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and
+        all others to one that is empty; None when it has no room for one of those.
+        """
+        moving = self._moving(leaving)
+        moved = [bound(pod, homes[pod.key]) for pod in moving if pod.key in homes]
+        rest = [pod for pod in moving if pod.key not in homes]
+        shop = self._shop(frozenset(leaving), rest, moved)
+        results = schedule(
+            rest,
+            snapshot=replace(shop, nodes=(*shop.nodes, node), node_pools=(), instance_types={}),
+            settings=self._problem.scheduling,
+            expired=self._expired,
+        )
+        if results.unschedulable:
+            return None
+        moves: dict[str, list[str]] = {}
+        for pod in moved:
+            moves.setdefault(pod.spec.node_name, []).append(pod.key)
+        there = {**results.existing_nodes, **{name: tuple(keys) for name, keys in moves.items()}}
+        return Departure(
+            tuple(self._candidates[name] for name in sorted(leaving)),
+            Results(existing_nodes=there),
+        )
 
     def _shop(self, leaving: frozenset[str], rest: Sequence[Pod], moved: Sequence[Pod]) -> Snapshot:
         """Return the world in which new nodes are bought for the rest: no node that stays takes

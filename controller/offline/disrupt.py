@@ -146,6 +146,8 @@ def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
     named = {name: world.settings[name] for name in CALMING if name in world.settings}
     calmly = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
     settings = calmly if calm else UNCALM
+    # What is answered here is carried out at once, each command by itself.
+    settings = replace(settings, instalments=False)
     if f"{SPOT_TO_SPOT_GATE}=true".lower() in gates:
         settings = replace(settings, spot_to_spot=True)
     return DisruptionProblem(

@@ -109,6 +109,24 @@ MUTATIONS = (
         "takes=np.ones(len(nodes), dtype=np.bool_)",
     ),
     Mutation(
+        "pods that last move to where Jobs are about to end",
+        f"{PURE}/consolidation.py",
+        "if is_reschedulable(pod) and not is_of_job(pod)",
+        "if is_reschedulable(pod)",
+    ),
+    Mutation(
+        "a first step is not paid for",
+        f"{PURE}/consolidation.py",
+        "new.price * steps * (STEP / HOUR) < saved",
+        "saved > 0.0",
+    ),
+    Mutation(
+        "nobody asks whether the others may follow a first step",
+        f"{PURE}/consolidation.py",
+        "if not command.whole.names <= open_.keys():",
+        "if not command.names <= open_.keys():",
+    ),
+    Mutation(
         "a candidate is a home for the pods of another",
         f"{PURE}/plan.py",
         "self._place(number, int(counts[number]), ~self.leaving)",

@@ -477,6 +477,56 @@ def test_a_job_moves_to_where_others_run() -> None:
     assert going(decided(now, DisruptionSettings(eviction_price=1e-9))) == {"a"}
 
 
+def lonely(count: int, budget: str) -> dict[str, Any]:
+    """Return small nodes with a pod each, of which five fit on a large node and two on none that
+    costs less than theirs.
+    """
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 1, cpu=1400)) for n in range(count)]
+    return world(*nodes, pools=[pool(budgets=[{"nodes": budget}])])
+
+
+def test_what_pays_as_a_whole_goes_one_after_the_other_where_budgets_ask_for_that() -> None:
+    current = problem(lonely(5, budget="1"), DisruptionSettings())
+    steps = []
+    while commands := decide(current).commands:
+        (command,) = commands
+        steps.append((len(command.names), len(command.replacements)))
+        current = applied(current, [(command, ["large"] * len(command.replacements))])
+
+    assert steps == [(1, 1), (1, 0), (1, 0), (1, 0), (1, 0)], "one comes, into which all go"
+    assert cost(current) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(UNCALM, id="each saving by itself"),
+        pytest.param(
+            DisruptionSettings(eviction_price=1e-9, horizon=timedelta(minutes=10)),
+            id="over too soon",
+        ),
+    ],
+)
+def test_what_does_not_pay_for_its_first_steps_is_not_begun(settings: DisruptionSettings) -> None:
+    assert not going(decided(lonely(5, budget="1"), settings))
+
+
+def test_a_first_step_stands_as_long_as_those_that_are_to_follow_may() -> None:
+    cluster = lonely(5, budget="1")
+    settings = DisruptionSettings()
+    decision = decide(problem(cluster, settings))
+    (command,) = decision.commands
+    assert command.part_of is not None
+    follower = min(command.part_of.names - command.names)
+
+    same = confirm(problem(cluster, settings), decision)
+    now = changed(cluster, "a pod must not be moved", follower)
+    other = confirm(problem(now, settings), decision)
+
+    assert same.commands == decision.commands
+    assert not other.commands
+
+
 def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> None:
     full = [(f"full-{n}", "large", pods(f"full-{n}", 7, cpu=1100)) for n in range(3)]
     nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("room", "small", []))
