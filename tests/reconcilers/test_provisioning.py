@@ -8,10 +8,19 @@ import pytest
 from controller.apis import hashes, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, to_wire
+from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
+from controller.apis.pods import Affinity, Pod
 from controller.apis.taints import Requirement, Toleration
+from controller.cloudprovider.provider import Instance
 from tests.reconcilers.scenarios import ProvisioningScenario
-from tests.reconcilers.world import make_class, make_pool, make_running_pod, make_waiting_pod
+from tests.reconcilers.world import (
+    World,
+    make_class,
+    make_pool,
+    make_running_pod,
+    make_waiting_pod,
+)
 
 
 @pytest.fixture
@@ -68,6 +77,61 @@ async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
     assert len(scenario.world.claims()) - bought <= 1
 
 
+async def launch(world: World, claim: NodeClaim) -> Instance:
+    """Launch a claim's instance; its node does not join."""
+    instance = await world.cloud.launch(claim, make_class())
+    launched = {
+        "providerID": instance.provider_id,
+        "capacity": dict(instance.capacity),
+        "allocatable": dict(instance.allocatable),
+    }
+    await world.api.patch(
+        kinds.NODE_CLAIM, claim.metadata.name, {"status": launched}, subresource="status"
+    )
+    return instance
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["too large to share", "small enough"])
+async def test_pods_on_their_way_to_a_node_take_up_room_before_it_has_joined(
+    scenario: ProvisioningScenario, shares: bool
+) -> None:
+    world = scenario.world
+    world.seed(make_waiting_pod("first"))
+    await scenario.round()
+    (claim,) = world.claims()
+    whole = (await launch(world, claim)).allocatable["cpu"]
+
+    world.seed(make_waiting_pod("second", cpu="1m" if shares else str(whole), memory="1Mi"))
+    await scenario.round()
+
+    assert len(world.claims()) == (1 if shares else 2)
+
+
+async def test_pods_on_their_way_to_a_node_repel_others_before_it_has_joined(
+    scenario: ProvisioningScenario,
+) -> None:
+    def make_repelling(name: str) -> Pod:
+        pod = make_waiting_pod(name, cpu="1m", memory="1Mi")
+        term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
+        repelling = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        return msgspec.structs.replace(
+            pod,
+            metadata=msgspec.structs.replace(pod.metadata, labels={"app": "web"}),
+            spec=msgspec.structs.replace(pod.spec, affinity=msgspec.convert(repelling, Affinity)),
+        )
+
+    world = scenario.world
+    world.seed(make_repelling("first"))
+    await scenario.round()
+    (claim,) = world.claims()
+    await launch(world, claim)
+
+    world.seed(make_repelling("second"))
+    await scenario.round()
+
+    assert len(world.claims()) == 2
+
+
 async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_written(
     scenario: ProvisioningScenario,
 ) -> None:
@@ -80,15 +144,7 @@ async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_writte
     await scenario.round()
     assert len(scenario.asked) == 1
 
-    instance = await world.cloud.launch(claim, make_class())
-    launched = {
-        "providerID": instance.provider_id,
-        "capacity": dict(instance.capacity),
-        "allocatable": dict(instance.allocatable),
-    }
-    await world.api.patch(
-        kinds.NODE_CLAIM, claim.metadata.name, {"status": launched}, subresource="status"
-    )
+    await launch(world, claim)
     await scenario.round()
     assert scenario.asked == [["default/web"], ["default/web"]]
     assert len(world.claims()) == 1
@@ -106,6 +162,42 @@ async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
     await scenario.round()
 
     assert len(scenario.asked) == 2
+    assert len(scenario.world.claims()) == 1, "it may wait for its turn with the cloud for minutes"
+
+
+async def test_what_is_not_launched_yet_serves_others_where_its_own_pods_are_gone(
+    scenario: ProvisioningScenario,
+) -> None:
+    world = scenario.world
+    world.seed(make_waiting_pod("first"))
+    await scenario.round()
+    world.seed(make_waiting_pod("second"))
+    await scenario.round()
+    bought = {claim.metadata.name for claim in world.claims()}
+    assert len(bought) == 2
+    await world.api.delete(kinds.POD, "first", namespace="default")
+
+    world.seed(make_waiting_pod("third"))
+    await scenario.round()
+    assert {claim.metadata.name for claim in world.claims()} == bought
+
+    world.seed(make_waiting_pod("fourth"))
+    await scenario.round()
+    assert len(world.claims()) == 3
+
+
+async def test_what_is_not_launched_yet_serves_none_that_asks_for_more(
+    scenario: ProvisioningScenario,
+) -> None:
+    world = scenario.world
+    world.seed(make_waiting_pod("small", cpu="500m"))
+    await scenario.round()
+    await world.api.delete(kinds.POD, "small", namespace="default")
+
+    world.seed(make_waiting_pod("large", cpu="2"))
+    await scenario.round()
+
+    assert len(world.claims()) == 2
 
 
 async def test_pods_of_a_claim_that_was_given_up_are_placed_again(

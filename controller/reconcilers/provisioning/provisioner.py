@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
+import msgspec
+
 from controller.apis import labels
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.nodeclaim import NodeClaim
@@ -33,6 +35,7 @@ from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.scheduling.results import NewNode, Results
 from controller.state.cluster import Cluster
+from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
@@ -181,7 +184,7 @@ class Provisioner(Outlook):
             placed=placed,
             pools=pools,
             supplied=supplied,
-            snapshot=with_placed(snapshot, placed),
+            snapshot=with_placed(with_promised(snapshot), placed),
             revision=self.cluster.revision,
         )
 
@@ -327,6 +330,36 @@ class Provisioner(Outlook):
 def _among(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
     """Return the pods of these keys that are still there."""
     return [pods[key] for key in keys if key in pods]
+
+
+def with_promised(snapshot: Snapshot) -> Snapshot:
+    """Count on machines that are not launched yet for all that their claims ask for.
+
+    They will be no smaller. Where the scheduler has bound a claim's pod elsewhere, another one
+    may come in its place, or would have a node bought; and an earlier leader's claims may wait
+    for minutes for their turn to be launched.
+    """
+    return dataclasses.replace(snapshot, nodes=tuple(map(_promised, snapshot.nodes)))
+
+
+def _promised(machine: StateNode) -> StateNode:
+    claim = machine.claim
+    if claim is None or machine.node is not None or machine.provider_id:
+        return machine
+    asked = claim.spec.resources.requests
+    settled = {
+        r.key: r.values[0]
+        for r in claim.spec.requirements
+        if r.operator == "In" and len(r.values) == 1
+    }
+    promised = msgspec.structs.replace(
+        claim,
+        metadata=msgspec.structs.replace(
+            claim.metadata, labels={**settled, **claim.metadata.labels}
+        ),
+        status=msgspec.structs.replace(claim.status, capacity=asked, allocatable=asked),
+    )
+    return dataclasses.replace(machine, claim=promised)
 
 
 def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
