@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -174,6 +175,10 @@ class Launcher:
         self._instances.launched(instance)
         return instance
 
+    def held(self, plan: LaunchPlan) -> AbstractContextManager[None]:
+        """Keep what was made for a plan while it is used."""
+        return self._templates.held(candidate.template for candidate in plan.candidates)
+
     def _of(self, claim: NodeClaim) -> Attempts:
         return self._attempts.setdefault(claim.metadata.uid, Attempts())
 
@@ -189,7 +194,8 @@ class Launcher:
         self._subnets.take(plan.addresses)
         picked: Launched | None = None
         try:
-            picked = await self._picked(plan, token, attempts)
+            with self.held(plan):
+                picked = await self._picked(plan, token, attempts)
         except AwsError as exc:
             if exc.code == TOKEN_REUSED:
                 return await self._recovered(plan, attempts)

@@ -14,7 +14,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,11 +228,24 @@ class LaunchTemplates:
         self._used_at: dict[str, float] = {}
         self._making: dict[str, asyncio.Task[None]] = {}
         self._in_doubt: dict[str, float] = {}
+        self._held: Counter[str] = Counter()
         self._is_hydrated = False
 
     async def ensure(self, templates: Iterable[LaunchTemplate]) -> None:
         """Make those that do not exist yet, at once; each once, however many ask for it."""
         await asyncio.gather(*(self._ensure(t) for t in {t.name: t for t in templates}.values()))
+
+    @contextmanager
+    def held(self, templates: Iterable[LaunchTemplate]) -> Iterator[None]:
+        """Keep these from being idle: a launch by them may wait long for its turn."""
+        names = {template.name for template in templates}
+        self._held.update(names)
+        try:
+            yield
+        finally:
+            self._held.subtract(names)
+            self._held = +self._held
+            self._used_at |= dict.fromkeys(names & self._used_at.keys(), self._clock())
 
     def forget(self, names: Iterable[str]) -> None:
         """Let these be made again: EC2 says they do not exist."""
@@ -254,7 +269,9 @@ class LaunchTemplates:
             await self.hydrate()
         now = self._clock()
         known = self._in_doubt | self._used_at
-        idle = [name for name, used in known.items() if now - used > IDLE]
+        idle = [
+            name for name, used in known.items() if now - used > IDLE and name not in self._held
+        ]
         await self._delete_all(idle)
         return len(idle)
 

@@ -66,8 +66,9 @@ class Verification:
         plan = await self._plan(node_class)
         if plan is None:
             return
-        await self._fleet(plan)
-        await self._instance(plan)
+        with self.launcher.held(plan):
+            await self._fleet(plan)
+            await self._instance(plan)
         self._passed[key] = None
 
     def forget(self) -> None:

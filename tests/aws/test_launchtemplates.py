@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,37 @@ async def test_templates_nobody_uses_are_deleted_also_those_of_a_process_that_di
 
     await after.templates.sweep()
 
+    assert names(region) == set()
+
+
+async def test_a_template_is_not_idle_while_a_launch_waits_for_its_turn(
+    provider: AWSCloudProvider, clock: Clock, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class = await ready(provider)
+    await provider.start()
+    its_turn = asyncio.Event()
+    asked, admitted = asyncio.Event(), provider.aws.call
+
+    async def wait(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        if operation == "create_fleet":
+            asked.set()
+            await its_turn.wait()
+        return await admitted(service, operation, **parameters)
+
+    monkeypatch.setattr(provider.aws, "call", wait)
+    async with asyncio.TaskGroup() as tasks:
+        launch = tasks.create_task(provider.launch(make_claim(ON_DEMAND, LARGE), node_class))
+        await asked.wait()
+        clock.advance(400)
+        await provider.templates.sweep()
+        assert names(region)
+        its_turn.set()
+
+    assert launch.result().provider_id
+    await provider.templates.sweep()
+    assert names(region), "it has just been used"
+    clock.advance(61)
+    await provider.templates.sweep()
     assert names(region) == set()
 
 

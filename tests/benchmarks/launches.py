@@ -1,11 +1,12 @@
 """A scale-up to N nodes within EC2's buckets: calls per API, and how long claims wait for theirs.
 
-    python -m tests.benchmarks.launches [--nodes N]
+    python -m tests.benchmarks.launches [--nodes N] [--failures N]
 
 The whole controller, on an API server and an AWS in memory and on virtual time, gets N pods that
 need a node each. EC2 is strict here: it counts calls by its documented buckets and refuses what is
 beyond them. No more calls are under way than the controller has threads, and a fleet takes three
-seconds, so that the figures hold for boto3 as well.
+seconds, so that the figures hold for boto3 as well. With `--failures` EC2 fails so many launches of
+every fourth claim, each of which has waited for its turn and must wait for another.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from controller.aws.session import THREADS
 from controller.cloudprovider.errors import ThrottledError
 from tests.faults.cluster import Surroundings, Workload
 from tests.faults.processes import Process, ProcessLoop
-from tests.faults.region import CLUSTER, ROLE, Region
+from tests.faults.region import CLUSTER, ROLE, Region, refusal
 from tests.faults.replicas import EPOCH, LooseFence, Replica, make_datetime, wall_clock
 from tests.faults.wires import Call
 
@@ -64,8 +65,12 @@ class StrictBucket:
 class StrictRegion(Region):
     """EC2 with its buckets and its slowness, which remembers what it was asked and when."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 0) -> None:
         super().__init__(EPOCH, random.Random(1))
+        self.failed: Counter[str] = Counter()
+        """How often EC2 has failed a claim by a fault of its own."""
+
+        self._failures = failures
         self.calls: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.fleets: dict[str, float] = {}
@@ -83,10 +88,17 @@ class StrictRegion(Region):
                 claim = _tag(parameters, "karpenter.sh/nodeclaim")
                 self.fleets.setdefault(claim, self.now())
                 await asyncio.sleep(FLEET_SECONDS)
+                self._fail(claim)
             answer = await super().answer(operation, parameters)
             if isinstance(answer, Sized) and not isinstance(answer, Mapping):
                 self.calls[operation] += further_pages(answer, parameters)
             return answer
+
+    def _fail(self, claim: str) -> None:
+        is_fourth = list(self.fleets).index(claim) % 4 == 0
+        if is_fourth and self.failed[claim] < self._failures:
+            self.failed[claim] += 1
+            raise refusal("InternalError", "create_fleet")
 
     def _count(self, operation: str, parameters: Mapping[str, Any]) -> None:
         self.calls[operation] += 1
@@ -127,8 +139,8 @@ class Calm:
 class ScaleUp:
     """N pods that want a node each, and what becomes of them."""
 
-    def __init__(self, nodes: int) -> None:
-        self.region = StrictRegion()
+    def __init__(self, nodes: int, failures: int = 0) -> None:
+        self.region = StrictRegion(failures)
         self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
         cpu, memory = POD
         workload = Workload("web", cpu, memory, replicas=nodes)
@@ -138,6 +150,11 @@ class ScaleUp:
         """When each NodeClaim was made."""
 
         self.pods_at = self.seconds = 0.0
+
+    @property
+    def waits(self) -> list[float]:
+        """Seconds from each NodeClaim to its first CreateFleet, the longest last."""
+        return sorted(at - self.created[claim] for claim, at in self.region.fleets.items())
 
     async def play(self) -> None:
         self._furnish()
@@ -185,7 +202,7 @@ class ScaleUp:
         )
 
 
-def play(nodes: int) -> ScaleUp:
+def play(nodes: int, *, failures: int = 0) -> ScaleUp:
     """Play one scale-up, on an event loop of its own."""
     moment: type[datetime] = make_datetime(EPOCH)
     loop = ProcessLoop()
@@ -196,7 +213,7 @@ def play(nodes: int) -> ScaleUp:
             patched.enter_context(patch(f"controller.aws.{module}.datetime", moment))
 
         async def course() -> ScaleUp:
-            scale_up = ScaleUp(nodes)
+            scale_up = ScaleUp(nodes, failures)
             await scale_up.play()
             return scale_up
 
@@ -206,10 +223,11 @@ def play(nodes: int) -> ScaleUp:
 def report(scale_up: ScaleUp) -> str:
     """Say what was asked of EC2, and how long claims waited."""
     region = scale_up.region
-    waits = sorted(at - scale_up.created[claim] for claim, at in region.fleets.items())
+    waits = scale_up.waits
     lines = [
         f"{len(region.machines)} instances for {scale_up.nodes} pods, all running after "
-        f"{scale_up.seconds:.0f} s; {len(scale_up.created)} NodeClaims",
+        f"{scale_up.seconds:.0f} s; {len(scale_up.created)} NodeClaims; EC2 failed "
+        f"{region.failed.total()} launches",
         f"NodeClaim to CreateFleet: median {statistics.median(waits):.1f} s, "
         f"95 % {waits[len(waits) * 95 // 100]:.1f} s, longest {waits[-1]:.1f} s; the first "
         f"{min(region.fleets.values()) - scale_up.pods_at:.1f} s and the last "
@@ -228,11 +246,14 @@ def main(argv: Sequence[str]) -> int:
     """Play a scale-up and print what it asked of EC2; fails when a call was refused."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks.launches", description=__doc__)
     parser.add_argument("--nodes", type=int, default=500, help="how many nodes are needed (500)")
+    parser.add_argument(
+        "--failures", type=int, default=0, help="launches of every fourth claim that EC2 fails (0)"
+    )
     options = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)
     # What the controller leaves in the middle of a step complains when it is forgotten.
     sys.unraisablehook = lambda _: None
-    scale_up = play(options.nodes)
+    scale_up = play(options.nodes, failures=options.failures)
     print(report(scale_up))
     return 1 if scale_up.region.refused else 0
 

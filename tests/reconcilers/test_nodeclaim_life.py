@@ -339,6 +339,46 @@ async def test_a_launch_that_fails_as_nobody_expected_is_told_and_given_up_in_ti
     assert claim is None or claim.metadata.is_deleting
 
 
+async def test_what_launches_wait_for_their_turn_does_not_count_as_failing(
+    world: World, lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_in_vain(*_: object) -> Instance:
+        world.pass_time(minutes=7)
+        raise ThrottledError("not yet")
+
+    monkeypatch.setattr(world.cloud, "launch", wait_in_vain)
+    world.seed(make_claim())
+    for _ in range(4):
+        with pytest.raises(ThrottledError):
+            await lifecycle.reconcile("claim")
+        world.see()
+        world.pass_time(minutes=1)
+        claim = world.claim("claim")
+        assert claim is not None
+        assert not claim.metadata.is_deleting
+
+    world.pass_time(minutes=2)
+    await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is None or claim.metadata.is_deleting
+
+
+async def test_a_claim_whose_turn_comes_late_is_not_given_up_at_its_first_failure(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.seed(make_claim())
+    world.pass_time(minutes=6)
+    for verb in ("patch", "patch/status"):
+        world.api.refuse(verb, ApiError("a moment", status=500), kind=kinds.NODE_CLAIM)
+    with pytest.raises(ApiError):
+        await lifecycle.reconcile("claim")
+
+    claim = world.claim("claim")
+    assert claim is not None
+    assert not claim.metadata.is_deleting
+
+
 async def test_a_node_may_take_as_long_to_join_as_the_settings_say(
     world: World, lifecycle: Lifecycle
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -40,6 +40,9 @@ from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 LAUNCH_TIMEOUT = timedelta(minutes=5)
+"""How long launches of a claim may go on failing. The time that they take does not count: of a
+large scale-up most is spent waiting for a turn with the cloud's API."""
+
 WAIT = timedelta(seconds=5)
 """How soon to look again at a claim whose node has not shown itself: events usually come first."""
 
@@ -84,14 +87,17 @@ class Lifecycle:
     preparation: NodePreparation
     registrations: Registrations
     registration_timeout: timedelta = timedelta(minutes=15)
+    _launching: dict[str, datetime] = field(default_factory=dict, init=False)
+    """From when the time counts in which a claim must be launched, by its name: since we first
+    looked at it, and later by as much as its launches have taken."""
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Take the claim's next steps; returns when to look again, None to wait for an event."""
         claim = self.cluster.get(NODE_CLAIM, name)
-        if claim is None:
-            return None
-        if claim.metadata.is_deleting:
-            return await self.finalization.reconcile(claim)
+        if claim is None or claim.metadata.is_deleting:
+            self._launching.pop(name, None)
+            return None if claim is None else await self.finalization.reconcile(claim)
+        self._launching.setdefault(name, self.clock())
         try:
             return await self._advance(claim)
         except ConflictError:
@@ -131,6 +137,7 @@ class Lifecycle:
         if conditions.is_true(claim.status.conditions, LAUNCHED):
             return claim
         node_class = self.cluster.get(EC2_NODE_CLASS, claim.spec.node_class_ref.name)
+        began = self.clock()
         try:
             if node_class is None or node_class.metadata.is_deleting:
                 raise NodeClassNotReadyError(
@@ -142,6 +149,8 @@ class Lifecycle:
             await self._give_up_launch(claim, error)
             return None
         except Exception as error:
+            took = max(self.clock() - began, timedelta(0))
+            self._launching[claim.metadata.name] += took
             await self._report_launch_failure(claim, error)
             raise
         log.info(
@@ -336,9 +345,7 @@ class Lifecycle:
             condition = conditions.find(claim.status.conditions, kind)
             if condition is not None and condition.is_true:
                 continue
-            since = condition.last_transition_time if condition else None
-            since = since or claim.metadata.creation_timestamp or self.clock()
-            if self.clock() < since + timeout:
+            if self.clock() < self._since(claim, condition) + timeout:
                 return False
             log.warning(
                 "giving up nodeclaim", extra={"NodeClaim": claim.metadata.name, "reason": reason}
@@ -348,6 +355,13 @@ class Lifecycle:
                 self.registrations.failed(pool, _failure(condition, self.clock()))
             return True
         return False
+
+    def _since(self, claim: NodeClaim, condition: conditions.Condition | None) -> datetime:
+        """Return from when the time for a step counts."""
+        if not conditions.is_true(claim.status.conditions, LAUNCHED):
+            return self._launching.get(claim.metadata.name, self.clock())
+        since = condition.last_transition_time if condition else None
+        return since or claim.metadata.creation_timestamp or self.clock()
 
     def _owner(self, claim: NodeClaim) -> str | None:
         """Return the name of the pool that the claim was made for, if that is still the same."""

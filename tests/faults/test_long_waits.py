@@ -1,0 +1,32 @@
+"""Claims that wait longer for their turn with EC2 than a launch may go on failing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from controller.aws import ratelimits
+from controller.reconcilers.nodeclaim.lifecycle import LAUNCH_TIMEOUT
+from tests.benchmarks.launches import LONGEST, play
+
+NODES = 40
+SLOW = ratelimits.Size(5, 0.1)
+"""A fiftieth of EC2's own bucket for writes: forty launches wait as 1,800 do there."""
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_claims_that_wait_for_minutes_are_launched_once_and_none_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int
+) -> None:
+    monkeypatch.setattr(ratelimits, "OF_WRITES", SLOW)
+    caplog.set_level(logging.CRITICAL)
+
+    played = play(NODES, failures=failures)
+
+    assert played.waits[-1] > LAUNCH_TIMEOUT.total_seconds()
+    assert played.region.failed.total() == failures * NODES // 4
+    assert len(played.created) == NODES, "a claim was given up, or bought anew"
+    assert len(played.region.machines) == NODES
+    assert not played.region.refused
+    assert played.seconds < LONGEST
