@@ -201,6 +201,16 @@ class Options:
         """),
     ] = 0
 
+    prefix_delegation: Annotated[
+        bool,
+        doc("""
+            The VPC CNI gives pods prefixes of 16 addresses (its ENABLE_PREFIX_DELEGATION). A node
+            on Nitro then takes the pods that AWS's max-pods calculator allows: what its prefixes
+            hold, but no more than 110, or 250 above 30 vCPUs. `spec.kubelet.maxPods` of an
+            EC2NodeClass counts before it.
+        """),
+    ] = False
+
     disable_dry_run: Annotated[
         bool,
         doc("""

@@ -46,6 +46,9 @@ GPU_COUNT = f"{labels.AWS_GROUP}/instance-gpu-count"
 EXOTIC = frozenset({*GPU_RESOURCES.values(), NEURON, NEURON_CORE})
 """Resources that make a machine too dear to be taken for ordinary pods."""
 
+PREFIX = 16
+"""Addresses of a prefix, a /28."""
+
 _ARM64_FIRMWARE_MIB = 64
 _NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
 
@@ -234,6 +237,7 @@ class Limits:
 
     memory_overhead: float = 0.075
     reserved_enis: int = 0
+    prefix_delegation: bool = False
 
 
 def on_machine(node_class: EC2NodeClass, m: Machine, limits: Limits) -> EC2NodeClass:
@@ -269,14 +273,30 @@ def _with_kubelet(node_class: EC2NodeClass, kubelet: Mapping[str, Any]) -> EC2No
 
 
 def eni_pods(
-    m: Machine, *, reserved_enis: int = 0, network: Sequence[NetworkInterface] = ()
+    m: Machine,
+    *,
+    reserved_enis: int = 0,
+    network: Sequence[NetworkInterface] = (),
+    prefixes: bool = False,
 ) -> int:
-    """Return how many pods the addresses of the interfaces allow, host-network pods included."""
+    """Return how many pods the addresses of the interfaces allow, host-network pods included.
+
+    With prefixes each address of an interface but its own is one of 16; on Nitro alone.
+    """
     without_addresses = sum(
         1 for n in network if n.network_card_index == 0 and n.interface_type == "efa-only"
     )
     usable = m.default_interfaces - reserved_enis - without_addresses
-    return usable * (m.ipv4_per_interface - 1) + 2 if usable > 0 else 0
+    addresses = (m.ipv4_per_interface - 1) * (PREFIX if prefixes and m.is_nitro else 1)
+    return usable * addresses + 2 if usable > 0 else 0
+
+
+def most_pods(m: Machine) -> int:
+    """Return how many pods AWS advises at most, however many addresses there are.
+
+    Source: `max-pods-calculator.sh` of https://github.com/awslabs/amazon-eks-ami
+    """
+    return 250 if m.cpus > 30 else 110
 
 
 def pods(m: Machine, node_class: EC2NodeClass, limits: Limits) -> int:
@@ -286,8 +306,13 @@ def pods(m: Machine, node_class: EC2NodeClass, limits: Limits) -> int:
         count = int(kubelet["maxPods"])
     elif family.eni_limited:
         count = eni_pods(
-            m, reserved_enis=limits.reserved_enis, network=node_class.spec.network_interfaces or ()
+            m,
+            reserved_enis=limits.reserved_enis,
+            network=node_class.spec.network_interfaces or (),
+            prefixes=limits.prefix_delegation,
         )
+        if limits.prefix_delegation:
+            count = min(count, most_pods(m))
     else:
         count = family.pods
     per_core = int(kubelet.get("podsPerCore") or 0)

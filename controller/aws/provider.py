@@ -128,7 +128,11 @@ class AWSCloudProvider:
         self._learned = LearnedMemory(clock=clock)
         self._types = InstanceTypes(
             aws.region,
-            Limits(options.vm_memory_overhead_percent, options.reserved_enis),
+            Limits(
+                options.vm_memory_overhead_percent,
+                options.reserved_enis,
+                options.prefix_delegation,
+            ),
             machines=self._machines,
             pricing=self.pricing,
             unavailable=self._unavailable,

@@ -24,6 +24,7 @@ from controller.aws.instancetypes import (
     Machine,
     capacity,
     eni_pods,
+    kube_reserved,
     machine,
     overhead,
     pods,
@@ -83,6 +84,45 @@ def test_pods_are_as_many_as_the_interfaces_have_addresses_for(name: str, count:
 )
 def test_pods_follow_class_and_settings(spec: dict[str, Any], limits: Limits, count: int) -> None:
     assert pods(known("m5.large"), make_node_class(**spec), limits) == count
+
+
+# What AWS's max-pods-calculator.sh answers with --cni-prefix-delegation-enabled.
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param("t3.micro", 34, id="fewer addresses than pods"),
+        pytest.param("m5.large", 110, id="small"),
+        pytest.param("m5.4xlarge", 110, id="fewer than its addresses alone would allow"),
+        pytest.param("m5.24xlarge", 250, id="above 30 vCPUs"),
+        pytest.param("t2.small", 11, id="not on Nitro"),
+    ],
+)
+def test_pods_with_prefixes_are_as_many_as_aws_advises(name: str, count: int) -> None:
+    assert pods(known(name), make_node_class(), Limits(prefix_delegation=True)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "limits", "count"),
+    [
+        pytest.param("t3.micro", {}, Limits(reserved_enis=1), 18, id="an interface is reserved"),
+        pytest.param("m5.large", {"kubelet": {"maxPods": 200}}, LIMITS, 200, id="maxPods wins"),
+        pytest.param("m5.large", {"kubelet": {"podsPerCore": 10}}, LIMITS, 20, id="podsPerCore"),
+        pytest.param("m5.large", alias("windows2022"), LIMITS, 110, id="Windows"),
+    ],
+)
+def test_pods_with_prefixes_follow_class_and_settings(
+    name: str, spec: dict[str, Any], limits: Limits, count: int
+) -> None:
+    with_prefixes = dataclasses.replace(limits, prefix_delegation=True)
+    assert pods(known(name), make_node_class(**spec), with_prefixes) == count
+
+
+def test_the_image_reserves_the_memory_that_it_would_without_prefixes() -> None:
+    of_addresses, of_prefixes = (
+        kube_reserved(known("m5.large"), make_node_class(), Limits(prefix_delegation=by_prefixes))
+        for by_prefixes in (False, True)
+    )
+    assert of_addresses == of_prefixes
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,18 @@ async def test_the_machine_is_told_how_to_join(provider: AWSCloudProvider, regio
     assert bootstrap.max_pods == 29
 
 
+async def test_with_prefixes_the_kubelet_takes_the_pods_that_were_counted_on(
+    session: Session, region: Region
+) -> None:
+    options = Options(cluster_name=CLUSTER, prefix_delegation=True)
+    provider = AWSCloudProvider(options, aws=session, cluster_dns="10.100.0.10")
+
+    launched = await provider.launch(make_claim(ON_DEMAND, M5_LARGE), await ready(provider))
+
+    assert launched.capacity["pods"] == "110"
+    assert parse_user_data(region.instances()[0].user_data).max_pods == 110
+
+
 async def test_the_launch_template_holds_what_the_class_asks_for(
     provider: AWSCloudProvider, region: Region
 ) -> None:
