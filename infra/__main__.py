@@ -129,6 +129,9 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
                 "WINDOWS_NODE_ROLE": reference.get_output("windowsNodeRole").apply(
                     lambda role: role or nodepools.WINDOWS_NODE_ROLE
                 ),
+                "WINDOWS_INSTANCE_PROFILE": reference.get_output("windowsInstanceProfile").apply(
+                    lambda profile: profile or nodepools.WINDOWS_INSTANCE_PROFILE
+                ),
             },
             stack=full_name_of_stack(),
             delete_timeout=config.drain_timeout,
@@ -163,6 +166,7 @@ def _export(config: StackConfig, joiner: Joiner) -> None:
     pulumi.export("nodeRole", joiner.node_role_name)
     if config.windows_nodes:
         pulumi.export("windowsNodeRole", joiner.windows_node_role_name)
+        pulumi.export("windowsInstanceProfile", joiner.windows_instance_profile)
     pulumi.export("nodeRoleArn", joiner.node_role_arn)
     pulumi.export("instanceProfile", joiner.instance_profile)
     pulumi.export("controllerRoleArn", joiner.controller_role_arn)
@@ -178,9 +182,8 @@ def _manifests(config: StackConfig) -> Sequence[nodepools.Wire]:
     if not config.default_node_pool:
         return []
     isolated = require_options(config.settings).isolated_vpc
-    return nodepools.default_manifests(
-        own_profile=not isolated and config.instance_profile_name is None
-    )
+    makes_profiles = config.instance_profiles == "managed" and config.instance_profile_name is None
+    return nodepools.default_manifests(by_role=makes_profiles and not isolated)
 
 
 def _location(config: StackConfig) -> ClusterLocation:

@@ -35,6 +35,7 @@ NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "aws-auth-windows",
 Presence = Literal["existing", "create"]
 Home = Literal["node-group", "fargate"]
 Nat = Literal["single", "zonal"]
+Profiles = Literal["given", "managed"]
 Scraping = Literal["none", "annotations", "service-monitor"]
 Wire = Mapping[str, Any]
 """An object as it stands in JSON."""
@@ -101,6 +102,13 @@ Memory = Annotated[
 ]
 Image = Annotated[
     str, Form(r"[A-Za-z0-9][\w.:/@+-]{0,511}", "an image such as registry.example.com/joiner:1")
+]
+ImageParameter = Annotated[
+    str,
+    Form(
+        r"/?[\w.-][\w./-]*(/?\*)?|arn:[\w-]+:ssm:[\w-]+:\d{12}:parameter/[\w./-]+\*?",
+        "names of SSM parameters such as /golden/al2023, paths such as /golden/*, or ARNs",
+    ),
 ]
 Subnet = Annotated[str, Form(r"subnet-[0-9a-z]+", "subnets such as subnet-0123456789abcdef0")]
 SecurityGroup = Annotated[
@@ -234,7 +242,8 @@ class StackConfig:
 
     windows_nodes: bool = False
     """Whether Windows nodes have a role of their own, `KarpenterWindowsNodeRole-<cluster>`, and
-    are let in beside Linux nodes: `${WINDOWS_NODE_ROLE}` in NodePools."""
+    are let in beside Linux nodes: `${WINDOWS_INSTANCE_PROFILE}` and `${WINDOWS_NODE_ROLE}` in
+    NodePools."""
 
     node_role: Presence = "create"
     """Whether the nodes' role is made, or is there already under its name and left as it is."""
@@ -247,6 +256,15 @@ class StackConfig:
 
     instance_profile_name: RoleName | None = None
     """An instance profile that is there already; one is made of the nodes' role when left out."""
+
+    instance_profiles: Profiles = "given"
+    """Whether classes name a profile (`${INSTANCE_PROFILE}`), and the controller has no right in
+    IAM but to pass on the nodes' role; or it may make profiles, for classes with a `spec.role`
+    that has none of its own name, such as those made for Karpenter."""
+
+    image_parameters: tuple[ImageParameter, ...] = ()
+    """SSM parameters of yours that the controller may read, for classes whose `amiSelectorTerms`
+    name an `ssmParameter`; it may always read those that AWS publishes."""
 
     iam_path: IamPath = "/"
     """Path of roles, policies and instance profile."""

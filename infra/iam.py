@@ -174,6 +174,11 @@ class ControllerRoleArgs:
     oidc_provider: Presence = "existing"
     permissions_boundary: pulumi.Input[str] | None = None
     zonal_shift: bool = False
+    makes_profiles: bool = False
+    """Whether it may make instance profiles, for classes that name a role."""
+
+    image_parameters: Sequence[str] = ()
+    """SSM parameters that it may read beside AWS's: names, paths, ARNs."""
 
 
 class ControllerRole(pulumi.ComponentResource):
@@ -295,11 +300,22 @@ class ControllerRole(pulumi.ComponentResource):
 
 
 def controller_policies(
-    *, zonal_shift: bool, decryption: bool = False, extra: bool = False
+    *,
+    zonal_shift: bool,
+    makes_profiles: bool = False,
+    image_parameters: bool = False,
+    decryption: bool = False,
+    extra: bool = False,
 ) -> list[str]:
     """Return what the controller's policies are for, as their names say it."""
     titles = ["NodeLifecycle", "IAMIntegration", "EKSIntegration", "Interruption"]
-    asked = {"ZonalShift": zonal_shift, "Decryption": decryption, "Extra": extra}
+    asked = {
+        "ZonalShift": zonal_shift,
+        "InstanceProfiles": makes_profiles,
+        "ImageParameters": image_parameters,
+        "Decryption": decryption,
+        "Extra": extra,
+    }
     return [*titles, "ResourceDiscovery", *(title for title, yes in asked.items() if yes)]
 
 
@@ -317,9 +333,7 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
         ),
         "IAMIntegration": _written(
             cluster,
-            lambda place, *arns: policies.iam_integration(
-                place, installation=installation, node_role_arns=arns
-            ),
+            lambda place, *arns: policies.iam_integration(place, node_role_arns=arns),
             *args.node_role_arns,
         ),
         "EKSIntegration": _written(cluster, policies.eks_integration),
@@ -330,6 +344,14 @@ def _documents(args: ControllerRoleArgs) -> dict[str, pulumi.Input[str]]:
     }
     if args.zonal_shift:
         documents["ZonalShift"] = _written(cluster, policies.zonal_shift)
+    if args.makes_profiles:
+        documents["InstanceProfiles"] = _written(
+            cluster, partial(policies.instance_profiles, installation=installation)
+        )
+    if args.image_parameters:
+        documents["ImageParameters"] = _written(
+            cluster, partial(policies.image_parameters, parameters=args.image_parameters)
+        )
     if args.queue_key:
         documents["Decryption"] = then(
             args.queue_key, lambda arn: policies.text_of(policies.decryption(arn))

@@ -35,6 +35,7 @@ from infra.access import (
 from infra.config import (
     Identity,
     Presence,
+    Profiles,
     Scraping,
     following,
     require_options,
@@ -120,6 +121,12 @@ class JoinerArgs:
     instance_profile_name: pulumi.Input[str] | None = None
     """One that is there already; made of the nodes' role when left out."""
 
+    instance_profiles: Profiles = "given"
+    """Whether classes name a profile, or the controller may make some for classes with a role."""
+
+    image_parameters: Sequence[str] = ()
+    """SSM parameters that the controller may read beside AWS's: names, paths, ARNs."""
+
     iam_path: str = "/"
     name_prefix: str = names.PREFIX
     controller_statements: Sequence[JsonObject] = ()
@@ -172,6 +179,9 @@ class Joiner(pulumi.ComponentResource):
     """As of Linux nodes, where those of Windows have none of their own."""
 
     instance_profile: pulumi.Output[str]
+    windows_instance_profile: pulumi.Output[str]
+    """The same."""
+
     controller_role_arn: pulumi.Output[str]
     interruption_queue: pulumi.Output[str]
     """Its name."""
@@ -282,6 +292,7 @@ class Joiner(pulumi.ComponentResource):
         self.node_role_name, self.node_role_arn = node_role.role_name, node_role.role_arn
         self.windows_node_role_name = roles[-1].role_name
         self.instance_profile = node_role.profile_name
+        self.windows_instance_profile = roles[-1].profile_name
         self.controller_role_arn = controller_role.role_arn
         self.interruption_queue = queue.queue_name
         self.namespace = pulumi.Output.from_input(args.namespace)
@@ -397,6 +408,8 @@ class Joiner(pulumi.ComponentResource):
         args = self._args
         titles = controller_policies(
             zonal_shift=self._options.enable_zonal_shift,
+            makes_profiles=args.instance_profiles == "managed",
+            image_parameters=bool(args.image_parameters),
             decryption=bool(args.queue_key),
             extra=bool(args.controller_statements),
         )
@@ -477,6 +490,8 @@ class Joiner(pulumi.ComponentResource):
                 oidc_provider=args.oidc_provider,
                 permissions_boundary=args.permissions_boundary,
                 zonal_shift=self._options.enable_zonal_shift,
+                makes_profiles=args.instance_profiles == "managed",
+                image_parameters=args.image_parameters,
             ),
             self._mine,
         )
@@ -543,6 +558,10 @@ class Joiner(pulumi.ComponentResource):
     def _node_pools(self, roles: Sequence[NodeRole], controller: Controller) -> None:
         """Make the NodePools, between two drains: the one goes before them, the other after."""
         args = self._args
+        of_windows = {
+            "WINDOWS_NODE_ROLE": roles[-1].role_name,
+            "WINDOWS_INSTANCE_PROFILE": roles[-1].profile_name,
+        }
         drain = DrainArgs(
             cluster=args.cluster,
             installation=self._title,
@@ -568,7 +587,7 @@ class Joiner(pulumi.ComponentResource):
                     "NODE_ROLE": roles[0].role_name,
                     "INSTANCE_PROFILE": roles[0].profile_name,
                     "DISCOVERY_TAG": args.discovery_tag_key,
-                    **({"WINDOWS_NODE_ROLE": roles[1].role_name} if args.windows_nodes else {}),
+                    **(of_windows if args.windows_nodes else {}),
                 },
                 stack=self._stack,
                 delete_timeout=args.drain_timeout,

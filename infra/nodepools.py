@@ -1,7 +1,8 @@
 """NodePools and EC2NodeClasses of a stack: a folder of YAML in Git, or typed Python.
 
-In YAML, `${CLUSTER_NAME}`, `${NODE_ROLE}`, `${WINDOWS_NODE_ROLE}`, `${INSTANCE_PROFILE}` and
-`${DISCOVERY_TAG}` stand for what the stack knows; what it does not know is left as it is.
+In YAML, `${CLUSTER_NAME}`, `${INSTANCE_PROFILE}`, `${NODE_ROLE}`, `${WINDOWS_INSTANCE_PROFILE}`,
+`${WINDOWS_NODE_ROLE}` and `${DISCOVERY_TAG}` stand for what the stack knows; what it does not know
+is left as it is.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ NODE_ROLE = "${NODE_ROLE}"
 INSTANCE_PROFILE = "${INSTANCE_PROFILE}"
 DISCOVERY_TAG = "${DISCOVERY_TAG}"
 WINDOWS_NODE_ROLE = "${WINDOWS_NODE_ROLE}"
+WINDOWS_INSTANCE_PROFILE = "${WINDOWS_INSTANCE_PROFILE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,20 +200,20 @@ def refuse_faulty(manifests: Sequence[Wire]) -> None:
         raise ConfigError(faults)
 
 
-def default_manifests(*, own_profile: bool = True) -> list[Wire]:
+def default_manifests(*, by_role: bool = False) -> list[Wire]:
     """Return a pool and a class to start from: current general-purpose types, spot or not.
 
     Args:
-        own_profile: whether the controller makes the class an instance profile of its own; else
-            the stack's serves, as it must where no API of IAM is reached.
+        by_role: whether the class names the nodes' role, for which the controller looks in IAM;
+            else it names the stack's instance profile, and nobody asks IAM.
 
     """
     here = [SelectorTerm(tags={DISCOVERY_TAG: CLUSTER_NAME})]
     node_class = EC2NodeClass(
         metadata=ObjectMeta(name="default"),
         spec=EC2NodeClassSpec(
-            role=NODE_ROLE if own_profile else None,
-            instance_profile=None if own_profile else INSTANCE_PROFILE,
+            role=NODE_ROLE if by_role else None,
+            instance_profile=None if by_role else INSTANCE_PROFILE,
             ami_selector_terms=[SelectorTerm(alias="al2023@latest")],
             subnet_selector_terms=here,
             security_group_selector_terms=here,

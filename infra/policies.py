@@ -217,13 +217,23 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
     )
 
 
-def iam_integration(place: Place, *, installation: str, node_role_arns: Sequence[str]) -> Document:
-    """Hand the roles of nodes to instances, by instance profiles of the cluster's own."""
+def iam_integration(place: Place, *, node_role_arns: Sequence[str]) -> Document:
+    """Hand the roles of nodes to instances: all of IAM that a class with a profile needs."""
+    return document(
+        allow(
+            "PassTheNodeRole",
+            ["iam:PassRole"],
+            node_role_arns,
+            StringEquals={"iam:PassedToService": [f"ec2.{place.service_suffix}"]},
+        )
+    )
+
+
+def instance_profiles(place: Place, *, installation: str) -> Document:
+    """Make instance profiles of the cluster's own, for classes that name a role instead."""
+    every = f"arn:{place.partition}:iam::{place.account}:instance-profile"
     # The path keeps other profiles out of reach: tags alone could be put on any of them.
-    profiles = [
-        f"arn:{place.partition}:iam::{place.account}:instance-profile"
-        f"/karpenter/{place.region}/{place.cluster_name}/*"
-    ]
+    profiles = [f"{every}/karpenter/{place.region}/{place.cluster_name}/*"]
     whose = {
         place.owned: "owned",
         labels.TAG_CLUSTER_NAME: place.cluster_name,
@@ -232,10 +242,7 @@ def iam_integration(place: Place, *, installation: str, node_role_arns: Sequence
     }
     return document(
         allow(
-            "PassTheNodeRole",
-            ["iam:PassRole"],
-            node_role_arns,
-            StringEquals={"iam:PassedToService": [f"ec2.{place.service_suffix}"]},
+            "SeeProfiles", ["iam:ListInstanceProfiles", "iam:GetInstanceProfile"], [f"{every}/*"]
         ),
         allow(
             "MakeOwnProfiles",
@@ -297,7 +304,6 @@ def zonal_shift(place: Place) -> Document:
 def resource_discovery(place: Place) -> Document:
     """See what there is to launch, and what it costs."""
     parameters = f"arn:{place.partition}:ssm:{place.region}::parameter/aws/service/*"
-    profiles = f"arn:{place.partition}:iam::{place.account}:instance-profile/*"
     return document(
         allow(
             "SeeTheRegion",
@@ -308,8 +314,17 @@ def resource_discovery(place: Place) -> Document:
         allow("FindImages", ["ssm:GetParameter"], [parameters]),
         # The price list has one endpoint for all regions.
         allow("KnowPrices", ["pricing:GetProducts"], ["*"]),
-        allow("SeeProfiles", ["iam:ListInstanceProfiles", "iam:GetInstanceProfile"], [profiles]),
     )
+
+
+def image_parameters(place: Place, parameters: Sequence[str]) -> Document:
+    """Read which images SSM parameters name, beside AWS's own: `/golden/*`, or whole ARNs."""
+    here = f"arn:{place.partition}:ssm:{place.region}:{place.account}:parameter"
+    named = [
+        name if name.startswith("arn:") else f"{here}/{name.removeprefix('/')}"
+        for name in parameters
+    ]
+    return document(allow("FindOwnImages", ["ssm:GetParameter"], named))
 
 
 def queue_policy(place: Place, queue_arn: str, *, rules: Sequence[str]) -> Document:

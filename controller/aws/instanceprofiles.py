@@ -2,14 +2,16 @@
 
 A class names a profile, or a role. For a profile IAM is never called. For a role, a
 profile of the role's own name that carries it and belongs to this cluster is used as it
-is (the bundle makes one); otherwise one is made for the class. A controller without
-rights in IAM takes the profile of the role's name at its word: EC2 refuses what is not so.
+is (the bundle makes one); otherwise one is made for the class, which takes rights that the
+bundle grants when asked to. A controller without them takes the profile of the role's name
+at its word: EC2 refuses what is not so.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from datetime import UTC, datetime, timedelta
@@ -28,6 +30,12 @@ COLLECT_PERIOD = 1800.0
 
 CHECKED = 900.0
 """Seconds for which a profile is taken to be as it was found; EC2 may say otherwise sooner."""
+
+BARRED = 900.0
+"""Seconds for which IAM is not asked again after it has refused to show a profile."""
+
+RIGHTS_BY = "set joiner:instanceProfiles to managed for the rights"
+"""How a stack grants them."""
 
 PROTECTED = timedelta(hours=1)
 """How long a new profile is left alone: a launch with it may be under way."""
@@ -61,6 +69,7 @@ class InstanceProfiles:
         self._isolated = isolated
         self._checked: dict[tuple[str, str], float] = {}
         self._current: dict[str, str] = {}
+        self._barred_until = -math.inf
 
     async def ensure(self, node_class: EC2NodeClass) -> str:
         """Return the name of the class's profile.
@@ -70,9 +79,22 @@ class InstanceProfiles:
 
         """
         name = await self._ensured(node_class)
-        if not node_class.spec.instance_profile:
+        if not node_class.spec.instance_profile and not self._is_barred:
             self._current[node_class.metadata.uid] = name
         return name
+
+    def lacking(self, node_class: EC2NodeClass) -> str:
+        """Say what to do when EC2 knows no profile of the name that a class was given."""
+        if node_class.spec.instance_profile or not self._is_barred:
+            return ""
+        return (
+            f"the controller may not make a profile for spec.role: name one in "
+            f"spec.instanceProfile, or {RIGHTS_BY}"
+        )
+
+    @property
+    def _is_barred(self) -> bool:
+        return self._clock() < self._barred_until
 
     async def _ensured(self, node_class: EC2NodeClass) -> str:
         spec = node_class.spec
@@ -87,6 +109,9 @@ class InstanceProfiles:
                 "set spec.instanceProfile instead of spec.role"
             )
         made = self.name(node_class, role)
+        unseen = made if node_class.status.instance_profile == made else role
+        if self._is_barred:
+            return unseen
         try:
             for name in (role, made):
                 if await self._is_usable(name, role):
@@ -94,12 +119,12 @@ class InstanceProfiles:
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
-            taken = made if node_class.status.instance_profile == made else role
+            self._barred_until = self._clock() + BARRED
             log.warning(
                 "taking an instance profile at its word: the controller may not look at it",
-                extra={"profile": taken, "error": str(exc)},
+                extra={"profile": unseen, "error": str(exc)},
             )
-            return taken
+            return unseen
         await self._make(node_class, made, role)
         self._checked[made, role] = self._clock()
         return made
@@ -124,6 +149,7 @@ class InstanceProfiles:
     def forget(self, node_class: EC2NodeClass) -> None:
         """Look at the class's profile anew next time: EC2 says there is none of its name."""
         self._forget(node_class.status.instance_profile)
+        self._barred_until = -math.inf  # The rights may have come since.
 
     def _forget(self, name: str) -> None:
         self._checked = {pair: at for pair, at in self._checked.items() if pair[0] != name}
@@ -238,7 +264,7 @@ class InstanceProfiles:
                 raise InstanceProfileError(
                     f"there is no instance profile named {role} that carries the role {role} and "
                     f"is tagged {labels.tag_cluster_owned(self._cluster)}=owned, and the "
-                    f"controller may not make one: {exc}"
+                    f"controller may not make one: {RIGHTS_BY}: {exc}"
                 ) from exc
             if exc.code not in ALREADY_EXISTS:
                 raise

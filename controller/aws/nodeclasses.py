@@ -54,6 +54,14 @@ PERMISSIONS = {
 }
 """What IAM calls the right to make a call."""
 
+GRANTED_BY = {
+    "get_parameter": "joiner:imageParameters",
+    "get_instance_profile": "joiner:instanceProfiles",
+    "create_instance_profile": "joiner:instanceProfiles",
+    "add_role_to_instance_profile": "joiner:instanceProfiles",
+}
+"""Which setting of a stack grants a right that not every controller has."""
+
 
 class WantingError(Exception):
     """A class lacks something: reason and message of the condition that says so."""
@@ -97,11 +105,13 @@ class _Findings:
             if not exc.is_unauthorized:
                 raise
             right = PERMISSIONS.get(exc.operation, exc.operation)
+            setting = GRANTED_BY.get(exc.operation)
+            how = f" (setting {setting})" if setting else ""
             self._set(
                 kind,
                 "False",
                 reason="Unauthorized",
-                message=f"allow {right} in the controller's IAM role: {exc}",
+                message=f"allow {right} in the controller's IAM role{how}: {exc}",
             )
         else:
             self.status = msgspec.structs.replace(self.status, **fields)
@@ -272,9 +282,11 @@ class NodeClasses:
         try:
             await self.verify(node_class)
         except WantingError as exc:
-            if exc.reason == PROFILE_INVALID:
-                self.profiles.forget(node_class)
-            raise
+            if exc.reason != PROFILE_INVALID:
+                raise
+            message = "; ".join(filter(None, (exc.message, self.profiles.lacking(node_class))))
+            self.profiles.forget(node_class)
+            raise WantingError(exc.reason, message) from exc
         except (RequestError, NodeClassNotReadyError) as exc:
             raise WantingError(exc.reason, str(exc)) from exc
         except CloudProviderError as exc:

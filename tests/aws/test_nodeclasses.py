@@ -303,6 +303,7 @@ async def test_a_parameter_that_the_role_may_not_read_is_told_of(
     held = condition(node_class, "AMIsReady")
     assert (held.status, held.reason) == ("False", "Unauthorized")
     assert "allow ssm:GetParameter" in held.message
+    assert "joiner:imageParameters" in held.message
 
 
 # Instance profiles.
@@ -339,9 +340,56 @@ async def test_without_rights_in_iam_the_profile_of_the_roles_name_is_used(
     assert node_class.status.instance_profile == ROLE
     assert condition(node_class, "Ready").is_true, node_class.status.conditions
 
-    lacking = condition(await ready(provider, role="Nobody"), "ValidationSucceeded")
+    region.control.clear_calls()
+    assert (await ready(provider)).status.instance_profile == ROLE
+    called = {operation for made in region.control.calls().values() for operation in made}
+    assert not [operation for operation in called if operation.startswith("iam:")]
+
+
+async def test_a_role_without_a_profile_says_which_setting_lets_the_controller_make_one(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    iam = region.client("iam")
+    iam.create_role(RoleName="Profileless", AssumeRolePolicyDocument="{}")
+    region.control.order_fault(service="iam", code="AccessDenied", status=403, times=None)
+
+    node_class = await ready(provider, role="Profileless")
+
+    lacking = condition(node_class, "ValidationSucceeded")
     assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNameInvalid")
-    assert "Nobody" in lacking.message
+    assert "Profileless" in lacking.message
+    assert "set joiner:instanceProfiles to managed" in lacking.message
+    assert condition(node_class, "Ready").is_false
+
+    region.control.clear_faults()
+    granted = await ready(provider, role="Profileless")
+    assert condition(granted, "Ready").is_true, granted.status.conditions
+    assert granted.status.instance_profile.startswith(f"{CLUSTER}_")
+    await provider.release(granted)
+
+
+async def test_a_name_that_is_no_profile_is_not_blamed_on_rights(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider, role=None, instance_profile="nothing")
+
+    lacking = condition(node_class, "ValidationSucceeded")
+    assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNameInvalid")
+    assert "joiner:" not in lacking.message
+
+
+async def test_profiles_that_may_be_seen_and_not_made_are_named_with_the_setting(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    region.client("iam").create_role(RoleName="Unmade", AssumeRolePolicyDocument="{}")
+    region.control.order_fault(
+        service="iam", action="CreateInstanceProfile", code="AccessDenied", status=403, times=None
+    )
+
+    lacking = condition(await ready(provider, role="Unmade"), "InstanceProfileReady")
+
+    assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNotReady")
+    assert "set joiner:instanceProfiles to managed" in lacking.message
 
 
 async def test_without_a_profile_of_the_cluster_one_is_made_and_removed_with_the_class(

@@ -97,6 +97,8 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("drainTimeout", "169h", "at most 168h"),
         ("queueName", "файл", "1 to 80 letters"),
         ("tags", '{"aws:team": "web"}', "aws:team='web' cannot be used"),
+        ("instanceProfiles", "own", "given or managed"),
+        ("imageParameters", "/golden/*, *", "a list of names of SSM parameters such as"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_what_is_allowed(

@@ -79,7 +79,7 @@ def test_typed_pools_stand_beside_the_default_ones(made: Made) -> None:
 
     assert {pool["metadata"]["name"] for pool in pools.values()} == {"default", "arm"}
     node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
-    assert node_class["spec"]["role"] == "KarpenterNodeRole-cluster"
+    assert node_class["spec"]["instanceProfile"] == "KarpenterNodeRole-cluster"
 
 
 def test_nothing_in_the_cluster_is_made_by_a_provider_that_nobody_named(made: Made) -> None:

@@ -20,7 +20,7 @@ from infra.nodepools import default_manifests, filled
 STACK = "organization/joiner/dev"
 CA = "Q0E="
 HERE = ClusterLocation("joiner", "us-west-2")
-KNOWN = {"CLUSTER_NAME": "joiner", "NODE_ROLE": "KarpenterNodeRole-joiner"}
+KNOWN = {"CLUSTER_NAME": "joiner", "INSTANCE_PROFILE": "KarpenterNodeRole-joiner"}
 
 Wire = dict[str, Any]
 

@@ -18,7 +18,7 @@ from tests.infra.test_program import run
 
 EXAMPLES = CHECKOUT / "examples" / "gitops"
 TEAMS = sorted(path.name for path in (EXAMPLES / "pools").iterdir())
-KNOWN = {"CLUSTER_NAME": "joiner", "NODE_ROLE": "RoleOfPlatform"}
+KNOWN = {"CLUSTER_NAME": "joiner", "INSTANCE_PROFILE": "ProfileOfPlatform"}
 CREATED = re.compile(r"--from-literal=(\w+)=\"\$\(pulumi stack output (\w+)\)\"")
 
 Wire = dict[str, Any]
@@ -57,7 +57,7 @@ def test_each_team_has_a_stack_of_its_own_on_the_platforms(team: str) -> None:
     made = made_by(settings_in(stack["config"]))
 
     assert made["NodePool"]["metadata"]["name"] == team
-    assert made["EC2NodeClass"]["spec"]["role"] == "RoleOfPlatform"
+    assert made["EC2NodeClass"]["spec"]["instanceProfile"] == "ProfileOfPlatform"
 
 
 @pytest.mark.usefixtures("entries")
@@ -81,7 +81,7 @@ def test_flux_fills_in_what_a_stack_would(tmp_path: Path) -> None:
     spec = documents("flux/pools.yaml")["Kustomization"]["spec"]
     outputs = dict(CREATED.findall(text))
 
-    assert outputs == {"CLUSTER_NAME": "clusterName", "NODE_ROLE": "nodeRole"}
+    assert outputs == {"CLUSTER_NAME": "clusterName", "INSTANCE_PROFILE": "instanceProfile"}
     assert spec["postBuild"]["substituteFrom"] == [{"kind": "ConfigMap", "name": "joiner"}]
     wires = checked(filled(manifests_in(CHECKOUT / spec["path"]), KNOWN), tmp_path)
     assert {wire["kind"] for wire in wires} == {"EC2NodeClass", "NodePool"}
@@ -100,7 +100,7 @@ def test_argo_cd_patches_everything_that_differs_from_cluster_to_cluster(tmp_pat
                     replace(wire, step)
 
     node_class, pool = checked(wires, tmp_path)
-    assert node_class["spec"]["role"] == "KarpenterNodeRole-my-cluster"
+    assert node_class["spec"]["instanceProfile"] == "KarpenterNodeRole-my-cluster"
     assert pool["kind"] == "NodePool"
 
 

@@ -174,4 +174,4 @@ def test_the_default_pool_can_work_and_refers_to_the_default_class() -> None:
 
     assert problems(typed) == []
     assert typed.spec.template.spec.node_class_ref.name == node_class["metadata"]["name"]
-    assert msgspec.convert(node_class, EC2NodeClass).spec.role == "${NODE_ROLE}"
+    assert msgspec.convert(node_class, EC2NodeClass).spec.instance_profile == "${INSTANCE_PROFILE}"

@@ -201,10 +201,16 @@ def test_an_affinity_takes_the_place_of_ours_but_never_leads_to_our_own_nodes() 
     assert ours["nodeAffinity"][required]["nodeSelectorTerms"] == [{"matchExpressions": [not_ours]}]
 
 
-def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "placeholder"),
+    [("role", "${WINDOWS_NODE_ROLE}"), ("instanceProfile", "${WINDOWS_INSTANCE_PROFILE}")],
+)
+def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(
+    tmp_path: Path, field: str, placeholder: str
+) -> None:
     (tmp_path / "class.yaml").write_text(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: windows}\n"
-        "spec: {role: '${WINDOWS_NODE_ROLE}'}\n"
+        f"spec: {{{field}: '{placeholder}'}}\n"
     )
 
     made = run(windowsNodes="true", nodePools=str(tmp_path))
@@ -218,7 +224,7 @@ def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(tmp_path: Path) -> 
     assert "KarpenterWindowsNodeRole-joiner" in passing
     assert "KarpenterNodeRole-joiner" in passing
     node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
-    assert node_class["spec"]["role"] == "KarpenterWindowsNodeRole-joiner"
+    assert node_class["spec"][field] == "KarpenterWindowsNodeRole-joiner"
 
 
 def test_a_namespace_and_a_service_monitor_are_made_where_asked() -> None:
@@ -231,12 +237,61 @@ def test_a_namespace_and_a_service_monitor_are_made_where_asked() -> None:
     assert not run().of("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
 
 
-def test_in_an_isolated_vpc_the_default_class_takes_the_profile_that_the_stack_made() -> None:
-    made = run(settings='{"ISOLATED_VPC": "true"}')
+@pytest.mark.parametrize(
+    ("settings", "profiles"),
+    [("{}", "given"), ('{"ISOLATED_VPC": "true"}', "managed")],
+    ids=["by default", "in an isolated VPC"],
+)
+def test_the_default_class_takes_the_profile_that_the_stack_made(
+    settings: str, profiles: str
+) -> None:
+    made = run(settings=settings, instanceProfiles=profiles)
 
     spec = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"]
     assert spec["instanceProfile"] == "KarpenterNodeRole-joiner"
     assert "role" not in spec
+
+
+def test_the_controller_may_do_nothing_in_iam_but_pass_on_the_role_of_nodes() -> None:
+    rights = _iam_rights(run())
+
+    assert rights == {"iam:PassRole": ["joiner-controller-IAMIntegration"]}
+
+
+def test_where_the_controller_makes_profiles_it_has_the_rights_and_classes_name_the_role() -> None:
+    made = run(instanceProfiles="managed")
+
+    rights = _iam_rights(made)
+    assert rights.pop("iam:PassRole") == ["joiner-controller-IAMIntegration"]
+    assert "iam:CreateInstanceProfile" in rights
+    assert {title for titles in rights.values() for title in titles} == {
+        "joiner-controller-InstanceProfiles"
+    }
+    spec = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"]
+    assert spec["role"] == "KarpenterNodeRole-joiner"
+    assert "instanceProfile" not in spec
+
+
+def _iam_rights(made: Made) -> dict[str, list[str]]:
+    """Each right in IAM, and the policies that grant it."""
+    rights: dict[str, list[str]] = {}
+    for title, text in policies_of(made).items():
+        for statement in json.loads(text)["Statement"]:
+            for action in statement["Action"]:
+                if action.startswith(("iam:", "*")):
+                    rights.setdefault(action, []).append(title)
+    return rights
+
+
+def test_parameters_that_name_images_of_ones_own_may_be_read() -> None:
+    theirs = "arn:aws:ssm:us-west-2:210987654321:parameter/shared/*"
+    made = run(imageParameters=f"/golden/*, {theirs}")
+
+    document = json.loads(policies_of(made)["joiner-controller-ImageParameters"])
+    (statement,) = document["Statement"]
+    assert statement["Action"] == ["ssm:GetParameter"]
+    assert statement["Resource"] == [f"arn:aws:ssm:us-west-2:{ACCOUNT}:parameter/golden/*", theirs]
+    assert "joiner-controller-ImageParameters" not in policies_of(run())
 
 
 @pytest.mark.parametrize(

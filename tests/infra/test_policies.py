@@ -28,19 +28,27 @@ OURS = {
 THEIRS = OURS | {"kubernetes.io/cluster/joiner": "shared"}
 ALL = [
     policies.node_lifecycle(HERE, installation=STACK),
-    policies.iam_integration(HERE, installation=STACK, node_role_arns=[NODE_ROLE]),
+    policies.iam_integration(HERE, node_role_arns=[NODE_ROLE]),
     policies.eks_integration(HERE),
     policies.interruption(QUEUE),
     policies.zonal_shift(HERE),
     policies.resource_discovery(HERE),
 ]
+"""What every controller has."""
+
+PROFILES = policies.instance_profiles(HERE, installation=STACK)
 
 
-def may(action: str, resource: str, context: Mapping[str, Sequence[str]] | None = None) -> bool:
-    """Whether the controller may, all its policies together."""
+def may(
+    action: str,
+    resource: str,
+    context: Mapping[str, Sequence[str]] | None = None,
+    *more: dict[str, Any],
+) -> bool:
+    """Whether the controller may, all its policies together, and those that a setting adds."""
     region = {"aws:RequestedRegion": ["us-west-2"]}
     return evaluate(
-        ALL, action=action, resource=resource, context={**region, **(context or {})}
+        [*ALL, *more], action=action, resource=resource, context={**region, **(context or {})}
     ).allowed
 
 
@@ -114,13 +122,50 @@ def test_only_instance_profiles_of_the_cluster_are_made_and_changed() -> None:
     tags = OURS | {labels.REGION: "us-west-2"}
     elsewhere = "arn:aws:iam::123456789012:instance-profile/production"
 
-    assert may("iam:CreateInstanceProfile", PROFILE, asking(tags))
-    assert may("iam:TagInstanceProfile", PROFILE, asking(tags))
-    assert may("iam:AddRoleToInstanceProfile", PROFILE, holding(tags))
-    assert may("iam:DeleteInstanceProfile", PROFILE, holding(tags))
-    assert not may("iam:TagInstanceProfile", elsewhere, asking(tags))
-    assert not may("iam:AddRoleToInstanceProfile", elsewhere, holding(tags))
-    assert not may("iam:DeleteInstanceProfile", PROFILE)
+    assert may("iam:CreateInstanceProfile", PROFILE, asking(tags), PROFILES)
+    assert may("iam:TagInstanceProfile", PROFILE, asking(tags), PROFILES)
+    assert may("iam:AddRoleToInstanceProfile", PROFILE, holding(tags), PROFILES)
+    assert may("iam:DeleteInstanceProfile", PROFILE, holding(tags), PROFILES)
+    assert may("iam:GetInstanceProfile", elsewhere, {}, PROFILES)
+    assert not may("iam:TagInstanceProfile", elsewhere, asking(tags), PROFILES)
+    assert not may("iam:AddRoleToInstanceProfile", elsewhere, holding(tags), PROFILES)
+    assert not may("iam:DeleteInstanceProfile", PROFILE, {}, PROFILES)
+
+
+def test_without_the_setting_no_instance_profile_is_so_much_as_seen() -> None:
+    tags = OURS | {labels.REGION: "us-west-2"}
+
+    assert not may("iam:CreateInstanceProfile", PROFILE, asking(tags))
+    assert not may("iam:AddRoleToInstanceProfile", PROFILE, holding(tags))
+    assert not may("iam:DeleteInstanceProfile", PROFILE, holding(tags))
+    assert not may("iam:GetInstanceProfile", PROFILE)
+    assert not may("iam:ListInstanceProfiles", PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("said", "readable", "hidden"),
+    [
+        ("/golden/al2023", "golden/al2023", "golden/al2023-gpu"),
+        ("golden/*", "golden/al2023/gpu", "silver/al2023"),
+        ("image", "image", "images"),
+        (
+            "arn:aws:ssm:us-west-2:210987654321:parameter/shared/*",
+            "shared/al2023",
+            "shared",
+        ),
+    ],
+)
+def test_parameters_of_ones_own_are_read_where_they_are_named(
+    said: str, readable: str, hidden: str
+) -> None:
+    account = "210987654321" if said.startswith("arn:") else "123456789012"
+    named = policies.image_parameters(HERE, [said])
+    parameter = f"arn:aws:ssm:us-west-2:{account}:parameter"
+
+    assert not may("ssm:GetParameter", f"{parameter}/{readable}")
+    assert may("ssm:GetParameter", f"{parameter}/{readable}", {}, named)
+    assert not may("ssm:GetParameter", f"{parameter}/{hidden}", {}, named)
+    assert not may("ssm:GetParametersByPath", f"{parameter}/{readable}", {}, named)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +175,6 @@ def test_only_instance_profiles_of_the_cluster_are_made_and_changed() -> None:
         ("ec2:DescribeSpotPriceHistory", "*"),
         ("ssm:GetParameter", "arn:aws:ssm:us-west-2::parameter/aws/service/eks/x"),
         ("pricing:GetProducts", "*"),
-        ("iam:GetInstanceProfile", "arn:aws:iam::123456789012:instance-profile/any"),
         ("eks:DescribeCluster", "arn:aws:eks:us-west-2:123456789012:cluster/joiner"),
         ("sqs:ReceiveMessage", QUEUE),
         ("sqs:DeleteMessage", QUEUE),
@@ -222,9 +266,9 @@ def test_names_of_services_and_arns_follow_the_partition() -> None:
     documents = [
         policies.ec2_trust(china),
         policies.node_lifecycle(china, installation=STACK),
-        policies.iam_integration(
-            china, installation=STACK, node_role_arns=["arn:aws-cn:iam::1:role/x"]
-        ),
+        policies.iam_integration(china, node_role_arns=["arn:aws-cn:iam::1:role/x"]),
+        policies.instance_profiles(china, installation=STACK),
+        policies.image_parameters(china, ["/golden/*"]),
         policies.resource_discovery(china),
     ]
     text = json.dumps(documents)
@@ -233,6 +277,6 @@ def test_names_of_services_and_arns_follow_the_partition() -> None:
     assert "ec2.amazonaws.com.cn" in text
 
 
-@pytest.mark.parametrize("document", ALL, ids=lambda d: d["Statement"][0]["Sid"])
+@pytest.mark.parametrize("document", [*ALL, PROFILES], ids=lambda d: d["Statement"][0]["Sid"])
 def test_a_policy_is_within_the_size_that_iam_takes(document: dict[str, Any]) -> None:
     assert len(json.dumps(document, separators=(",", ":"))) < 6144

@@ -388,7 +388,7 @@ def test_a_default_pool_is_there_and_owned_by_the_stack() -> None:
     node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
 
     assert pool["metadata"]["annotations"]["joiner.dev/stack"].endswith("/joiner/dev")
-    assert node_class["spec"]["role"] == "KarpenterNodeRole-joiner"
+    assert node_class["spec"]["instanceProfile"] == "KarpenterNodeRole-joiner"
     assert not run(defaultNodePool="false").of("kubernetes:karpenter.sh/v1:NodePool")
 
 
@@ -403,13 +403,13 @@ def test_a_folder_of_yaml_takes_the_place_of_the_default_pool(tmp_path: Path) ->
 def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
     (tmp_path / "class.yaml").write_text(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: team}\n"
-        "spec: {role: '${NODE_ROLE}'}\n"
+        "spec: {instanceProfile: '${INSTANCE_PROFILE}'}\n"
     )
 
     made = run(platformStack="organization/joiner/platform", nodePools=str(tmp_path), image="")
 
     assert made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"] == {
-        "role": "RoleOfPlatform"
+        "instanceProfile": "ProfileOfPlatform"
     }
     assert not made.of("aws:iam/role:Role")
     assert not made.of("kubernetes:apps/v1:Deployment")

@@ -102,7 +102,7 @@ def test_a_teams_stack_makes_its_pools_on_what_the_platforms_stack_has_made(desk
 
     assert "organization/joiner/prod" in made.of("pulumi:pulumi:StackReference")
     (node_class,) = made.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass").values()
-    assert node_class["spec"]["role"] == "RoleOfPlatform"
+    assert node_class["spec"]["instanceProfile"] == "ProfileOfPlatform"
     assert node_class["spec"]["subnetSelectorTerms"][0]["tags"] == {
         "karpenter.sh/discovery": "joiner"
     }

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,14 +52,21 @@ ACCOUNT = "123456789012"
 PLACE = policies.Place("aws", REGION, ACCOUNT, CLUSTER)
 DOCUMENTS = {
     "lifecycle": policies.node_lifecycle(PLACE, installation=CLUSTER),
-    "iam": policies.iam_integration(
-        PLACE, installation=CLUSTER, node_role_arns=[f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"]
-    ),
+    "iam": policies.iam_integration(PLACE, node_role_arns=[f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"]),
     "eks": policies.eks_integration(PLACE),
     "queue": policies.interruption(f"arn:aws:sqs:{REGION}:{ACCOUNT}:{QUEUE}"),
     "shift": policies.zonal_shift(PLACE),
     "discovery": policies.resource_discovery(PLACE),
 }
+"""What every controller may do."""
+
+ASKED_FOR = {
+    "profiles": policies.instance_profiles(PLACE, installation=CLUSTER),
+    "parameters": policies.image_parameters(PLACE, ["/golden/*"]),
+}
+"""What it may do where a setting says so."""
+
+ROLES = ("controller", "trusted")
 SERVICES = ("arc-zonal-shift", "ec2", "eks", "iam", "pricing", "sqs", "ssm")
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
 
@@ -91,29 +99,27 @@ class Grant:
 
 GRANTS = [
     Grant(statement["Sid"], action, resource)
-    for document in DOCUMENTS.values()
+    for document in (DOCUMENTS | ASKED_FOR).values()
     for statement in document["Statement"]
     for action in statement["Action"]
     for resource in statement["Resource"]
 ]
 
 
-@pytest.fixture(scope="module")
-def limited(region: Region) -> Iterator[Session]:
-    """A session of the controller's role, as the bundle makes it."""
+@contextmanager
+def acting(region: Region, role: str, documents: Mapping[str, Any]) -> Iterator[Session]:
+    """Act as a role of the controller's, with these policies."""
     iam, sts = region.client("iam"), region.client("sts")
     iam.create_role(
-        RoleName="controller",
+        RoleName=role,
         AssumeRolePolicyDocument=json.dumps(
             policies.trusts({"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, ["sts:AssumeRole"])
         ),
     )
-    for name, document in DOCUMENTS.items():
-        iam.put_role_policy(
-            RoleName="controller", PolicyName=name, PolicyDocument=json.dumps(document)
-        )
+    for name, document in documents.items():
+        iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
     given = sts.assume_role(
-        RoleArn=f"arn:aws:iam::{ACCOUNT}:role/controller", RoleSessionName="controller"
+        RoleArn=f"arn:aws:iam::{ACCOUNT}:role/{role}", RoleSessionName="controller"
     )["Credentials"]
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AWS_ENDPOINT_URL", region.cloud.url)
@@ -126,16 +132,24 @@ def limited(region: Region) -> Iterator[Session]:
 
 
 @pytest.fixture(scope="module")
-def worked(limited: Session, region: Region) -> Region:
-    """A region in which the controller's role has done all of its work."""
-    asyncio.run(_work(limited, region))
+def worked(region: Region) -> Region:
+    """A region in which the controller has done all of its work, each part with its own role."""
+    with acting(region, "controller", DOCUMENTS) as limited:
+        asyncio.run(_work(limited, region))
+    with acting(region, "trusted", DOCUMENTS | ASKED_FOR) as trusted:
+        asyncio.run(_work_as_asked(trusted, region))
     return region
 
 
 @pytest.fixture(scope="module")
 def rights(worked: Region) -> Mapping[str, list[str]]:
-    """What the controller's role was allowed, and on what."""
-    return worked.control.rights()[f"arn:aws:iam::{ACCOUNT}:role/controller"]
+    """What both roles were allowed, and on what."""
+    allowed = worked.control.rights()
+    used: dict[str, list[str]] = {}
+    for role in ROLES:
+        for action, resources in allowed[f"arn:aws:iam::{ACCOUNT}:role/{role}"].items():
+            used.setdefault(action, []).extend(resources)
+    return used
 
 
 async def _work(aws: Session, region: Region) -> None:
@@ -155,12 +169,19 @@ async def _work(aws: Session, region: Region) -> None:
     await InstanceStatuses(aws).refresh(datetime.now(UTC))
     clock.advance(launchtemplates.IDLE + 1)
     assert await provider.templates.sweep()
+    await provider.collect_profiles()
     await provider.release(node_class)
+
+
+async def _work_as_asked(aws: Session, region: Region) -> None:
+    """Do what takes rights that a setting grants."""
     await _make_profiles(aws, region)
+    await _find_by_parameter(aws, region)
 
 
 async def _ready(provider: AWSCloudProvider, **spec: Any) -> EC2NodeClass:
-    node_class = await ready(provider, **spec)
+    by_profile = {"role": None, "instance_profile": ROLE}
+    node_class = await ready(provider, **(by_profile | spec))
     held = node_class.status.conditions
     assert conditions.is_true(held, "Ready"), [c.message for c in held if c.status != "True"]
     return node_class
@@ -233,12 +254,35 @@ async def _make_profiles(aws: Session, region: Region) -> None:
     iam.remove_role_from_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
     try:
         provider = AWSCloudProvider(Options(cluster_name=CLUSTER), aws=aws)
-        node_class = await _ready(provider)
+        node_class = await _ready(provider, role=ROLE, instance_profile=None)
         assert node_class.status.instance_profile.startswith(f"{CLUSTER}_")
         await provider.collect_profiles()
         await provider.release(node_class)
     finally:
         iam.add_role_to_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
+
+
+async def _find_by_parameter(aws: Session, region: Region) -> None:
+    """Find an image by a parameter of the account's own."""
+    provider = AWSCloudProvider(Options(cluster_name=CLUSTER), aws=aws)
+    image = (await _ready(provider)).status.amis[0].id
+    region.client("ssm").put_parameter(Name="/golden/al2023", Value=image, Type="String")
+    term = SelectorTerm(ssm_parameter="/golden/al2023")
+    node_class = await _ready(provider, ami_family="AL2023", ami_selector_terms=[term])
+    assert [ami.id for ami in node_class.status.amis] == [image]
+
+
+def test_by_default_one_role_may_be_passed_on_and_that_is_all_of_iam(worked: Region) -> None:
+    granted = {
+        (action, resource)
+        for document in DOCUMENTS.values()
+        for statement in document["Statement"]
+        for action in statement["Action"]
+        for resource in statement["Resource"]
+        if action.startswith("iam:") or action == "*"
+    }
+    assert granted == {("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/{ROLE}")}
+    assert [call for call in calls(worked, "controller") if call.startswith("iam:")] == []
 
 
 def test_nothing_is_used_that_is_not_granted(worked: Region) -> None:
@@ -266,13 +310,18 @@ def test_what_only_ec2_asks_for_is_granted_and_not_asked_for_here(
 
 def test_every_call_that_the_code_can_make_was_made(worked: Region) -> None:
     """Else a right that is needed, and not granted, would not be missed."""
-    called = {
+    called = {action for role in ROLES for action in calls(worked, role)}
+    assert {call for call in _calls_in_code() if not called & set(call)} == set()
+
+
+def calls(worked: Region, role: str) -> set[str]:
+    """Return what was called by a role."""
+    return {
         action
         for principal, actions in worked.control.calls().items()
-        if ":assumed-role/controller/" in principal
+        if f":assumed-role/{role}/" in principal
         for action in actions
     }
-    assert {call for call in _calls_in_code() if not called & set(call)} == set()
 
 
 def _calls_in_code() -> set[tuple[str, ...]]:

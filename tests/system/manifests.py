@@ -25,12 +25,13 @@ def node_pool(name: str, **spec: Any) -> Object:
 
 
 def node_class(name: str, **spec: Any) -> Object:
-    """The demo's class under another name, with parts of its spec replaced."""
+    """The demo's class under another name, with parts of its spec replaced; None leaves one out."""
     text = DEMO.read_text().replace("${CLUSTER_NAME}", "joiner")
     wire = _of_the_demo(
-        "EC2NodeClass", name, text.replace("${NODE_ROLE}", "KarpenterNodeRole-joiner")
+        "EC2NodeClass", name, text.replace("${INSTANCE_PROFILE}", "KarpenterNodeRole-joiner")
     )
-    return {**wire, "spec": {**wire["spec"], **spec}}
+    changed = {**wire["spec"], **spec}
+    return {**wire, "spec": {key: value for key, value in changed.items() if value is not None}}
 
 
 def _of_the_demo(kind: str, name: str, text: str = "") -> Object:

@@ -182,7 +182,12 @@ async def test_a_pool_whose_class_does_not_exist_says_which_to_create(
             "AMINotFound",
             "al2023@v19990101",
         ),
-        ({"role": "nobody"}, "InstanceProfileReady", "", "nobody"),
+        (
+            {"instanceProfile": None, "role": "nobody"},
+            "ValidationSucceeded",
+            "InstanceProfileNameInvalid",
+            "set joiner:instanceProfiles to managed",
+        ),
     ],
 )
 async def test_a_class_that_finds_nothing_names_the_terms_and_its_pool_repeats_it(

@@ -102,6 +102,8 @@ def _region(number: int, generation: int) -> Iterator[Region]:
                 **settings,
                 "defaultNodePool": "false",
                 "replicas": "1",
+                # Karpenter's suites have classes with a role, some with one of their own.
+                "instanceProfiles": "managed",
                 "settings": json.dumps({"FEATURE_GATES": GATES}),
             },
         )
