@@ -19,7 +19,7 @@ import highspy
 import numpy as np
 
 from controller.disruption.model import ClusterModel
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.packing.fluid import empty_program
 from controller.scheduling.topology.groups import TopologyKind
 
@@ -64,8 +64,7 @@ class _Program:
         self._free = np.maximum(model.room - model.present @ model.sizes, 0.0) / self._scale
         self._free[~model.takes] = 0.0
         keys = np.packbits(model.allowed & model.takes[:, None], axis=1)
-        _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        self._group = group.reshape(-1)
+        first, self._group = distinct_rows(keys)
         self._let_in = (model.allowed & model.takes[:, None])[first].T  # classes × groups
         self._let_in &= self._largest()
         self._cost = np.where(model.candidate, model.price - evictions, 0.0)
@@ -85,7 +84,7 @@ class _Program:
         roomy = np.zeros_like(self._let_in)
         for number in range(roomy.shape[1]):
             free = self._free[self._group == number]
-            free = np.unique(free, axis=0)
+            free = free[distinct_rows(free)[0]]
             roomiest = free[free.sum(axis=1).argmax()]
             roomy[:, number] = (roomiest >= self._sizes - 1e-12).all(axis=1)
             for place in np.flatnonzero(~roomy[:, number]).tolist():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,3 +11,15 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
+
+
+def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
+    """Return where each distinct row is first, in ascending order of rows, and of every row the
+    place in that order: what `numpy.unique(rows, axis=0)` says, without sorting equal rows.
+    """
+    known: dict[bytes, int] = {}
+    group = [known.setdefault(row.tobytes(), len(known)) for row in np.ascontiguousarray(rows)]
+    groups = np.array(group, dtype=np.int64)
+    _, first = np.unique(groups, return_index=True)
+    _, order, place = np.unique(rows[first], axis=0, return_index=True, return_inverse=True)
+    return first[order].astype(np.int64), place.reshape(-1)[groups].astype(np.int64)

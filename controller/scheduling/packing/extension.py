@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
 NOTHING = 1e-15
 """Stands for a worth of nothing, which no budget is too small for, where it is divided by."""
@@ -51,10 +51,9 @@ def extended(
     factor = np.minimum(budget[:, None] / np.maximum(worth, NOTHING), 1.0)
     some = values[:, None] > negligible
     kept = np.where(some, np.minimum(cost / np.where(some, values[:, None], 1.0), 1.0), 1.0)
-    packed = np.packbits(allowed, axis=0)
-    _, firsts, sign = np.unique(packed, axis=1, return_index=True, return_inverse=True)
+    firsts, sign = distinct_rows(np.packbits(allowed, axis=0).T)
     least = [kept[allowed[:, first]].min(axis=0, initial=1.0) for first in firsts]
-    quality = factor * np.stack(least)[sign.reshape(-1)]
+    quality = factor * np.stack(least)[sign]
     best = quality.argmax(axis=1)
     best[priced] = np.arange(len(priced))
     every = np.arange(len(best))

@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.constraints import hostports
 from controller.constraints.hostports import HostPort
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.packing.paretofront import NO_KINDS, undominated
@@ -197,11 +197,12 @@ class ProblemBuilder:
 
 def _holds(sizes: Matrix, room: Matrix) -> Mask:
     """Mark where one unit of a class fits on a kind by its size; classes × kinds."""
-    distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+    first, which = distinct_rows(sizes)
+    distinct = sizes[first]
     holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
     for r in range(sizes.shape[1]):
         holds &= room[None, :, r] >= distinct[:, r, None]
-    return holds[which.reshape(-1)]
+    return holds[which]
 
 
 def _penalty(demand: Indices, allowed: Mask, prices: Vector, *, limited: bool) -> Vector:

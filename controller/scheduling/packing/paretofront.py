@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
 CHUNK = 64
 """How many kinds are compared with all others at once; more take memory, fewer take time."""
@@ -34,11 +34,11 @@ def undominated(
     are left out too, but not to a proof, that have their like among the others.
     """
     useful = np.flatnonzero(allowed.any(axis=0))
-    _, sign = np.unique(np.packbits(labelled[:, useful], axis=0), axis=1, return_inverse=True)
+    _, sign = distinct_rows(np.packbits(labelled[:, useful], axis=0).T)
     merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
     every, kept = [NO_KINDS], [NO_KINDS]
     for number in range(int(sign.max(initial=-1)) + 1):
-        inside = useful[sign.reshape(-1) == number]
+        inside = useful[sign == number]
         best = pareto_front(inside[np.argsort(prices[inside], kind="stable")], merit)
         every.append(best)
         kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=LADDER_STEP))

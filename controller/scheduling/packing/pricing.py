@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.packing.extension import extended
 from controller.scheduling.packing.fluid import FluidProgram, FluidSolution
 from controller.scheduling.packing.paretofront import pareto_front, thinned
@@ -228,10 +228,10 @@ class PriceModel:
             parts.append(-problem.consumption / price[:, None])
         merit = np.concatenate([*parts, self._largest_served()], axis=1)
         merit = np.round(merit, 12)
-        _, sign = np.unique(np.packbits(problem.labelled, axis=0), axis=1, return_inverse=True)
+        _, sign = distinct_rows(np.packbits(problem.labelled, axis=0).T)
         best = []
         for number in range(int(sign.max(initial=-1)) + 1):
-            inside = np.flatnonzero(sign.reshape(-1) == number)
+            inside = np.flatnonzero(sign == number)
             order = np.lexsort((-problem.prices[inside], -merit[inside, 0]))
             best.append(pareto_front(inside[order], merit))
         fine = self._laddered(best, FINE_STEP)
@@ -261,10 +261,10 @@ class PriceModel:
         for step in BUNDLE_STEPS:
             shape = np.round(shares / step).astype(np.int64)
             keys = np.concatenate([allowed, members, shape], axis=1)
-            _, first, bundle = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-            if len(first) <= MOST_BUNDLES:
+            if len({key.tobytes() for key in keys}) <= MOST_BUNDLES:
                 break
-        return bundle.reshape(-1).astype(np.int64), first.astype(np.int64)
+        first, bundle = distinct_rows(keys)
+        return bundle, first
 
     def _mean_sizes(self) -> Matrix:
         """Return the mean size of each bundle's pods."""
@@ -318,8 +318,7 @@ def families(problem: PackingProblem) -> Indices:
     shape = np.log2(np.maximum(problem.room[:, :2], SLACK))
     leaning = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
     keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, leaning], axis=1)
-    _, family = np.unique(keys, axis=0, return_inverse=True)
-    return family.reshape(-1).astype(np.int64)
+    return distinct_rows(keys)[1]
 
 
 def strata(problem: PackingProblem) -> Indices:
@@ -329,5 +328,4 @@ def strata(problem: PackingProblem) -> Indices:
     keys = np.concatenate(
         [problem.sizes, np.packbits(problem.labelled, axis=1), np.stack(bound, axis=1)], axis=1
     )
-    _, stratum = np.unique(keys, axis=0, return_inverse=True)
-    return stratum.reshape(-1).astype(np.int64)
+    return distinct_rows(keys)[1]

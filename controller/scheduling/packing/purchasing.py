@@ -55,7 +55,9 @@ class Purchaser:
             problem, refinements=self.refinements, expired=self.expired, reporter=self.reporter
         )
         bound = packing.bound
-        if not problem.proves:
+        if not problem.proves and self.expired():
+            bound = 0.0  # Whoever is in a hurry waits for an answer, not for what it proves.
+        elif not problem.proves:
             every, _ = self.builder.problem(classes, left, proving=True)
             bound = lower_bound(replace(every, demand=problem.demand - packing.left))
         members = [
