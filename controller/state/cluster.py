@@ -238,6 +238,10 @@ class Cluster:
         key = f"{namespace}/{name}" if namespace else name
         return cast("T | None", self._objects[kind].get(key))
 
+    def pod(self, key: str) -> Pod | None:
+        """Return the pod of this `namespace/name`, or None."""
+        return cast("Pod | None", self._objects[kinds.POD].get(key))
+
     def list(self, kind: Kind[T]) -> tuple[T, ...]:
         """Return all objects of a kind, by name; none of a kind that is not followed."""
         objects = self._objects.get(kind, {})
@@ -250,6 +254,10 @@ class Cluster:
     def pending_pods(self) -> tuple[Pod, ...]:
         """Return the pods that wait for a node somebody has to make, by name."""
         return self._waiting.all()
+
+    def undecided_pods(self) -> tuple[Pod, ...]:
+        """Return the pods that no scheduler has tried yet and that are not known to wait."""
+        return self._waiting.undecided()
 
     def queued(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         """Return pods in the order in which a scheduler tries them: by priority, then by age.

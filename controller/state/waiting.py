@@ -56,6 +56,12 @@ class Waiting:
         waiting = self._refused | twins
         return tuple(waiting[key] for key in sorted(waiting))
 
+    def undecided(self) -> tuple[Pod, ...]:
+        """Return the pods that no scheduler has tried yet and that are not known to wait."""
+        return tuple(
+            seen.pod for seen in self._untried.values() if not self._has_refused_twin(seen)
+        )
+
     def has_undecided(self, now: datetime) -> bool:
         """Whether a scheduler that had no node for others has young pods still to try."""
         schedulers = {pod.spec.scheduler_name for pod in self._refused.values()}

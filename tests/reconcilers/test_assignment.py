@@ -63,6 +63,27 @@ def test_every_node_keeps_as_many_pods_of_each_sort() -> None:
     assert nodes == [(FIRST, SECOND), (THIRD,)]
 
 
+def test_the_head_of_the_queue_goes_to_few_nodes() -> None:
+    """Whatever the order of the nodes: the first of each sort should be the first node's."""
+    small = [replica(f"default/small-{n}", of="small") for n in range(4)]
+    large = [replica(f"default/large-{n}", of="large", cpu="4") for n in range(4)]
+    queue = [pod for pair in zip(small, large, strict=True) for pod in pair]
+    mixed = [pod.key for pod in (*small[2:], *large[2:])]
+
+    only_small, only_large, both = deal(
+        [
+            node_for(*(pod.key for pod in small[:2])),
+            node_for(*(pod.key for pod in large[:2])),
+            node_for(*mixed),
+        ],
+        queue,
+    )
+
+    assert set(both) == {pod.key for pod in queue[:4]}
+    assert set(only_small) == {pod.key for pod in small[2:]}
+    assert set(only_large) == {pod.key for pod in large[2:]}
+
+
 def test_pods_that_go_to_no_new_node_take_nobodys_place() -> None:
     queue = [replica(FIRST), replica(SECOND), replica(THIRD)]
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.pods import TopologySpreadConstraint
+from controller.apis.meta import OwnerReference
+from controller.apis.pods import Pod, PodStatus, TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
@@ -204,6 +205,49 @@ async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(
     assert scenario.asked == [["default/web"], ["default/web"]]
 
 
+async def test_a_machine_is_kept_for_its_pods_however_long_the_scheduler_takes(
+    scenario: NominationScenario,
+) -> None:
+    await scenario.nominate("web")
+    kept = []
+    for _ in range(12):
+        scenario.world.pass_time(seconds=10)
+        await scenario.round()
+        (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
+        kept.append(machine.nominated)
+
+    assert kept == [True] * 12
+    scenario.world.seed(make_running_pod("web", machine.name))
+    (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
+    assert not machine.nominated
+
+
+async def test_a_pod_that_was_never_tried_keeps_its_place_when_its_twin_is_bound(
+    scenario: NominationScenario,
+) -> None:
+    scenario.world.seed(*(untried(make_replica(name)) for name in ("first", "second")))
+    scenario.world.seed(refused(scenario.pod("first")))
+    await scenario.round()
+    assert scenario.asked == [["default/first", "default/second"]]
+    node = await scenario.join()
+    await scenario.round()
+    first = scenario.pod("first")
+    bound = msgspec.structs.replace(first.spec, node_name=node)
+    scenario.world.seed(msgspec.structs.replace(first, spec=bound))
+    assert scenario.world.cluster.pending_pods() == ()
+
+    for _ in range(4):
+        scenario.world.pass_time(seconds=30)
+        await scenario.round()
+
+    assert len(scenario.asked) == 1
+    (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
+    assert machine.nominated
+    (claim,) = scenario.world.claims()
+    expected = scenario.nomination.expected(claim, node)
+    assert [pod.metadata.name for pod in expected] == ["second"]
+
+
 async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
     scenario: NominationScenario,
 ) -> None:
@@ -216,3 +260,20 @@ async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
     await scenario.round()
 
     assert all("default/important" not in asked for asked in scenario.asked)
+
+
+def make_replica(name: str) -> Pod:
+    pod = make_waiting_pod(name, cpu="100m", memory="64Mi")
+    owner = OwnerReference(
+        api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
+    )
+    metadata = msgspec.structs.replace(pod.metadata, owner_references=[owner])
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def untried(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, status=PodStatus(phase="Pending"))
+
+
+def refused(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, status=make_waiting_pod("any").status)

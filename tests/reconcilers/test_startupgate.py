@@ -12,7 +12,7 @@ import pytest
 from controller.apis import conditions, kinds, labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import INITIALIZED, REGISTERED, NodeClaim
+from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.nodes import Node
 from controller.apis.pods import PodSpec, PodTemplateSpec
 from controller.apis.taints import Toleration
@@ -168,6 +168,39 @@ async def test_it_waits_for_a_node_that_has_only_just_joined_too(batch: Batch) -
     assert batch.is_held("web")
 
 
+async def test_it_waits_for_a_machine_launched_with_it_that_has_not_joined(batch: Batch) -> None:
+    await batch.join_not_ready("web")
+    batch.get_ready("web")
+
+    assert await batch.look("web") == PATIENCE
+    assert batch.is_held("web")
+
+    await batch.join_not_ready("arm")
+    batch.get_ready("arm")
+    await batch.look("arm")
+
+    assert not batch.is_held("web")
+    assert not batch.is_held("arm")
+
+
+async def test_it_does_not_wait_for_a_machine_that_was_launched_later(batch: Batch) -> None:
+    claim = batch.claim_for("arm")
+    launched = conditions.find(claim.status.conditions, LAUNCHED)
+    assert launched is not None
+    later = batch.world.clock() + PATIENCE + timedelta(seconds=1)
+    status = msgspec.structs.replace(
+        claim.status,
+        conditions=[msgspec.structs.replace(launched, last_transition_time=later)],
+    )
+    batch.world.seed(msgspec.structs.replace(claim, status=status))
+    await batch.join_not_ready("web")
+    batch.get_ready("web")
+
+    await batch.look("web")
+
+    assert not batch.is_held("web")
+
+
 async def test_and_no_longer_than_that(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
@@ -291,6 +324,34 @@ async def test_a_pod_that_is_forgotten_while_its_node_opens_is_told_again(
     await batch.look("arm")
 
     assert batch.pod("web").status.nominated_node_name == node
+
+
+async def test_a_pod_that_is_forgotten_while_others_are_told_is_told_before_its_node_opens(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.forget("arm")
+    batch.world.see()
+    patch = batch.world.api.patch
+    tried: list[str] = []
+
+    async def tried_in_vain(kind: kinds.Kind[Any], name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "arm" and not tried:
+            tried.append("web")
+            batch.forget("web")
+            batch.world.see()
+        return await patch(kind, name, *args, **kwargs)
+
+    monkeypatch.setattr(batch.world.api, "patch", tried_in_vain)
+    batch.world.api.calls.clear()
+
+    await batch.look("arm")
+
+    assert tried == ["web"]
+    told = batch.world.api.calls.index(("patch/status", "Pod", "default/web"))
+    opened = batch.world.api.calls.index((*NODE_PATCH, batch.node_for("web").metadata.name))
+    assert told < opened
 
 
 async def test_a_pod_is_not_told_again_while_its_node_is_held(batch: Batch) -> None:

@@ -11,7 +11,7 @@ forget it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -19,6 +19,7 @@ import msgspec
 
 from controller.apis.pods import Pod
 from controller.state.nodes import StateNode
+from controller.state.pods import is_untried
 
 BINDING_GRACE = timedelta(seconds=2)
 """How long an initialized node may wait for a planned pod before the plan is dropped.
@@ -46,6 +47,7 @@ fit after all, each nomination is dropped again, and that again has others tried
 
 @dataclass(slots=True)
 class _Place:
+    pod: str  # namespace/name
     node: str  # or the claim that is to become one
     ready_since: datetime | None = None
     is_lost: bool = False
@@ -61,17 +63,19 @@ class PlacementPlan:
 
     def expect(self, pod: Pod, node: str) -> None:
         """Note that the pod will run on this claim or node."""
-        self._places[pod.metadata.uid] = _Place(node)
+        self._places[pod.metadata.uid] = _Place(pod.key, node)
         self._expected.setdefault(node, set()).add(pod.metadata.uid)
 
-    def expected_on(self, *names: str) -> frozenset[str]:
-        """Return the UIDs of the pods expected on a machine, named by claim and by node."""
-        return frozenset(
-            uid
+    def expected_on(self, *names: str) -> Mapping[str, str]:
+        """Return the pods expected on a machine, named by claim and by node: `namespace/name` by
+        UID.
+        """
+        return {
+            uid: place.pod
             for name in names
             for uid in self._expected.get(name, ())
-            if self._places[uid].node == name and not self._places[uid].is_lost
-        )
+            if (place := self._places[uid]).node == name and not place.is_lost
+        }
 
     def others_await(self, *names: str) -> bool:
         """Whether pods are expected on other machines than this one, and not for some time."""
@@ -102,18 +106,21 @@ class PlacementPlan:
         nodes: Iterable[StateNode],
         now: datetime,
         *,
+        undecided: Iterable[Pod] = (),
         clearing: Container[str] = (),
     ) -> tuple[list[Pod], list[Pod]]:
         """Sort the pods that wait into those still to be placed, and those already placed.
 
         The second come back as if bound, so that the engine counts them where they are
-        expected. Places of pods that no longer wait are forgotten. `clearing` names the
-        nodes that other pods are leaving: who was promised their room is given the time.
+        expected. Places of pods that no longer wait are forgotten, save those of `undecided`
+        pods, which no scheduler has tried yet: that others were bound says nothing of them.
+        `clearing` names the nodes that other pods are leaving: who was promised their room is
+        given the time.
         """
         by_name = {name: node for node in nodes for name in _names(node)}
         open_, placed, kept = [], [], {}
-        for pod in waiting:
-            place = self._places.get(pod.metadata.uid) or _nominated(pod)
+        for pod in (*waiting, *filter(self._place_of, undecided)):
+            place = self._place_of(pod)
             node = by_name.get(place.node) if place else None
             if place is None or node is None or node.deleting:
                 open_.append(pod)
@@ -128,6 +135,9 @@ class PlacementPlan:
         self._remember(kept)
         return open_, placed
 
+    def _place_of(self, pod: Pod) -> _Place | None:
+        return self._places.get(pod.metadata.uid) or _nominated(pod)
+
     def _remember(self, places: dict[str, _Place]) -> None:
         self._places, self._expected = places, {}
         for uid, place in places.items():
@@ -136,7 +146,8 @@ class PlacementPlan:
 
 def _nominated(pod: Pod) -> _Place | None:
     """Return the place that is written on the pod, by an earlier leader or by the scheduler."""
-    return _Place(pod.status.nominated_node_name) if pod.status.nominated_node_name else None
+    name = pod.status.nominated_node_name
+    return _Place(pod.key, name) if name else None
 
 
 def _names(node: StateNode) -> set[str]:
@@ -151,9 +162,11 @@ def _overdue(place: _Place, pod: Pod, node: StateNode, now: datetime) -> bool:
         return False
     if place.ready_since is None:
         place.ready_since = now
-    is_untried = (
+    if is_untried(pod):
+        return False  # however long the scheduler takes
+    stands = (
         pod.status.nominated_node_name == node.name
         and pod.spec.preemption_policy != "Never"
         and not place.reminders
     )
-    return now - place.ready_since > (NOMINATED_GRACE if is_untried else BINDING_GRACE)
+    return now - place.ready_since > (NOMINATED_GRACE if stands else BINDING_GRACE)

@@ -29,6 +29,7 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
+from controller.state.pods import is_provisionable, is_untried
 from controller.state.spreads import DefaultSpreads
 
 CONCURRENT_WRITES = 16
@@ -88,10 +89,14 @@ class Nomination:
 
     def expected(self, claim: NodeClaim, name: str) -> list[Pod]:
         """Return the pods that wait for a claim's node and that can be nominated for it."""
-        uids = self.plan.expected_on(name, claim.metadata.name)
-        if not uids:
-            return []
-        waiting = [pod for pod in self.cluster.pending_pods() if pod.metadata.uid in uids]
+        planned = self.plan.expected_on(name, claim.metadata.name)
+        waiting = [
+            pod
+            for uid, key in planned.items()
+            if (pod := self.cluster.pod(key)) is not None
+            and pod.metadata.uid == uid
+            and (is_provisionable(pod) or is_untried(pod))
+        ]
         return [pod for pod in self.spreads.applied(waiting) if not _must_spread(pod)]
 
     async def _write_all(self, pods: Sequence[Pod], name: str) -> None:

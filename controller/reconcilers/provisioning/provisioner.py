@@ -50,6 +50,11 @@ SOON = timedelta(seconds=1)
 LAUNCH_PATIENCE = timedelta(seconds=30)
 """How long a round waits for launches it must know; a stuck one must not hold up the rest."""
 
+KEPT_FOR = timedelta(minutes=1)
+"""How long, after each round, a machine is kept for pods that have their places there. It ends
+with the last of them; kube-scheduler may take minutes to bind them, and rounds some seconds.
+"""
+
 CONCURRENT_WRITES = 16
 
 log = logging.getLogger(__name__)
@@ -165,12 +170,15 @@ class Provisioner(Outlook):
     async def _question(self) -> Question | None:
         """Return what there is to ask; None when nobody waits."""
         waiting = [*self.cluster.pending_pods(), *self.cluster.reschedulable_pods(self.clock())]
+        undecided = self.cluster.undecided_pods()
         pods, placed = self.plan.split(
             waiting,
             self.cluster.state_nodes(self.clock()),
             self.clock(),
+            undecided=undecided,
             clearing=self._clearing(waiting),
         )
+        self._keep_places((*waiting, *undecided), placed)
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
             return None
@@ -187,6 +195,16 @@ class Provisioner(Outlook):
             snapshot=with_placed(with_promised(snapshot), placed),
             revision=self.cluster.revision,
         )
+
+    def _keep_places(self, pods: Iterable[Pod], placed: Sequence[Pod]) -> None:
+        """Keep disruption off the machines on which pods have their places."""
+        where = {pod.metadata.uid: pod.spec.node_name for pod in placed}
+        expected: dict[str, list[Pod]] = {}
+        for pod in pods:
+            if (name := where.get(pod.metadata.uid)) is not None:
+                expected.setdefault(name, []).append(pod)
+        for name, coming in expected.items():
+            self.cluster.nominate(name, coming, self.clock() + KEPT_FOR)
 
     async def _solve(self, question: Question) -> Results:
         with self.metrics.scheduling():

@@ -5,7 +5,8 @@ nomination of a pod that it tried in vain. With the plan forgotten, pods take th
 there is, and in the end one is left that fits nowhere. So a node that was bought with others
 is held from its registration until it is up, by a taint of our own, and then its pods are
 nominated, and it is opened, in that order. Nodes that are up at almost the same time open at
-once: what opens together is not tried in vain.
+once, those that were launched together and have not joined yet included: what opens together
+is not tried in vain.
 
 What a node needs to be up is not held off it: whoever runs on a node that is not ready does
 so because it tolerates that, and where that is all it tolerates no node is held.
@@ -18,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis import labels
-from controller.apis.kinds import DAEMON_SET, NODE
+from controller.apis import conditions, labels
+from controller.apis.kinds import DAEMON_SET, NODE, NODE_CLAIM
 from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeclaim import LAUNCHED, NodeClaim
 from controller.apis.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
@@ -30,9 +31,16 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
+from controller.state.pods import is_untried
 
 PATIENCE = timedelta(seconds=2)
 """How long a node that is up waits for those that are not yet, so that they open together."""
+
+
+HEAD = 32
+"""The nodes of how many pods at the head of the queue open before all others. Opening those takes
+as long as the scheduler needs for so many: pods of nodes that are still closed are not tried yet.
+"""
 
 
 @dataclass(slots=True)
@@ -78,31 +86,60 @@ class StartupGate:
             since = self._up_since.get(node.metadata.name)
             if since is None:
                 return None
-            if len(up) < len(coming) and now < since + PATIENCE:
+            all_up = len(up) == len(coming) and not self._are_awaited_beside(up)
+            if not all_up and now < since + PATIENCE:
                 return since + PATIENCE - now
             await self._open(up)
             return None
+
+    def _are_awaited_beside(self, nodes: Sequence[Node]) -> bool:
+        """Whether pods are expected on machines that were launched when one of these was, and
+        that have not joined yet.
+        """
+        known = [_launched_at(claim) for node in nodes if (claim := self.cluster.claim_of(node))]
+        launches = [moment for moment in known if moment is not None]
+        if not launches:
+            return False
+        first, last = min(launches) - PATIENCE, max(launches) + PATIENCE
+        return any(
+            first <= launched <= last
+            for claim in self.cluster.list(NODE_CLAIM)
+            if not claim.metadata.is_deleting
+            and self.cluster.node_of(claim) is None
+            and self.nomination.plan.expected_on(claim.metadata.name)
+            and (launched := _launched_at(claim)) is not None
+        )
 
     async def _open(self, nodes: Sequence[Node]) -> None:
         claims = {node.metadata.name: self.cluster.claim_of(node) for node in nodes}
         await asyncio.gather(
             *(self.nomination.nominate(claim, name) for name, claim in claims.items() if claim)
         )
-        names = self._in_turn(claims)
-        await asyncio.gather(*map(self._let_pods_in, names))
+        for names in self._in_turn(claims):
+            await asyncio.gather(*(self._open_one(claims[name], name) for name in names))
         # What the scheduler has dropped meanwhile was of no concern while the nodes were held.
-        await asyncio.gather(*map(self.nomination.reconcile, names))
+        await asyncio.gather(*map(self.nomination.reconcile, claims))
 
-    def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[str]:
-        """Sort nodes, given with their claims: whose pods are tried first comes first."""
-        node_of = {
-            pod.key: name
+    async def _open_one(self, claim: NodeClaim | None, name: str) -> None:
+        if claim is not None:
+            # While hundreds were told, the scheduler has dropped some.
+            await self.nomination.nominate(claim, name)
+        await self._let_pods_in(name)
+
+    def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[list[str]]:
+        """Part nodes, given with their claims, into those for the head of the queue, and others."""
+        expected = [
+            (pod, name)
             for name, claim in claims.items()
             if claim is not None
             for pod in self.nomination.expected(claim, name)
-        }
-        queue = self.cluster.queued(p for p in self.cluster.pending_pods() if p.key in node_of)
-        return list(dict.fromkeys([*(node_of[pod.key] for pod in queue), *claims]))
+        ]
+        node_of = {pod.key: name for pod, name in expected}
+        queue = self.cluster.queued(pod for pod, _ in expected)
+        # Whom the scheduler has tried waits behind those whom it has not.
+        ahead = sorted(queue, key=lambda pod: (-(pod.spec.priority or 0), not is_untried(pod)))
+        first = list(dict.fromkeys(node_of[pod.key] for pod in ahead[:HEAD]))
+        return [first, [name for name in claims if name not in first]]
 
     async def _let_pods_in(self, name: str) -> None:
         node = self.cluster.get(NODE, name)
@@ -137,3 +174,8 @@ def _is_coming(node: Node) -> bool:
         taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
         for taint in node.spec.taints
     )
+
+
+def _launched_at(claim: NodeClaim) -> datetime | None:
+    launched = conditions.find(claim.status.conditions, LAUNCHED)
+    return launched.last_transition_time if launched is not None and launched.is_true else None
