@@ -86,6 +86,7 @@ def describe_subnets(world: World, call: Call) -> Mapping[str, Any]:
         each
         for in_zone in list(backends.ec2(world.region).subnets.values())
         for each in list(in_zone.values())
+        if world.is_seen(each.id)
     ]
     matching = select(
         subnets,

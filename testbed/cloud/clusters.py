@@ -149,7 +149,14 @@ def update_cluster_config(world: World, call: Call) -> Mapping[str, Any]:
     described["resourcesVpcConfig"].update({k: v for k, v in network.items() if v is not None})
     mode = call.get("accessConfig", {}).get("authenticationMode")
     if mode:
-        described["accessConfig"]["authenticationMode"] = mode
+        access = described["accessConfig"]
+        modes = eks.AUTHENTICATION_MODES
+        if modes.index(mode) != modes.index(access["authenticationMode"]) + 1:
+            raise _invalid(
+                "Unsupported authentication mode update from "
+                f"{access['authenticationMode']} to {mode}"
+            )
+        access["authenticationMode"] = mode
     return {"update": {"id": str(uuid.uuid4()), "status": "Successful", "type": "ConfigUpdate"}}
 
 

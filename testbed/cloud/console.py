@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs
 
-from testbed.cloud import addresses, images, leftovers, prices, spot
+from testbed.cloud import addresses, eks, images, leftovers, networks, prices, spot
 from testbed.cloud.errors import AwsError
 from testbed.cloud.faults import Fault
 from testbed.cloud.instances import decoded_user_data, get
@@ -51,22 +51,29 @@ def _instances(world: World, query: Query, _: Content) -> Any:
         timeout = min(float(query.get("timeout", 0)), LONGEST_WAIT)
         world.changes.wait(int(query["since"]), timeout=timeout)
     with world.lock:
+        instances = list(world.instances.values())
+        ways_out = {
+            subnet: networks.reaches_out(world, subnet)
+            for subnet in {each.subnet for each in instances}
+        }
         return {
             "revision": world.changes.revision,
-            "instances": [_instance(world, each) for each in world.instances.values()],
+            "instances": [
+                _instance(world, each, reaches_out=ways_out[each.subnet]) for each in instances
+            ],
         }
 
 
-def _instance(world: World, instance: Instance) -> dict[str, Any]:
-    zone = addresses.subnet(world, instance.subnet).availability_zone_id
+def _instance(world: World, instance: Instance, *, reaches_out: bool) -> dict[str, Any]:
     return {
         "instanceId": instance.identity,
         "state": instance.state,
         "instanceType": instance.instance_type,
         "architecture": instance.architecture,
         "zone": instance.zone,
-        "zoneId": zone,
+        "zoneId": instance.zone_id,
         "subnetId": instance.subnet,
+        "reachesOut": reaches_out,
         "securityGroupIds": list(instance.interfaces[0].groups),
         "imageId": instance.image,
         "imageName": world.images[instance.image].name,
@@ -226,6 +233,15 @@ def _limit_pages(world: World, _: Query, content: Content) -> Any:
     return {"largest": largest}
 
 
+def _set_authentication_mode(world: World, _: Query, content: Content) -> Any:
+    mode = content["mode"]
+    if mode not in eks.AUTHENTICATION_MODES:
+        raise ValueError(f"mode must be one of {', '.join(eks.AUTHENTICATION_MODES)}, not {mode}")
+    with world.lock:
+        eks.cluster(world, world.cluster.name)["accessConfig"]["authenticationMode"] = mode
+    return {"mode": mode}
+
+
 def _access_entries(world: World, _: Query, __: Content) -> Any:
     with world.lock:
         return {
@@ -251,8 +267,12 @@ def _associations(world: World, _: Query, __: Content) -> Any:
                     "namespace": each["namespace"],
                     "serviceAccount": each["serviceAccount"],
                     "roleArn": each["roleArn"],
+                    "isSeen": world.is_seen(each["associationId"]),
                 }
-                for each in world.clusters.associations.values()
+                for each in (
+                    *world.clusters.associations.values(),
+                    *world.lingering.values(),
+                )
             ]
         }
 
@@ -335,6 +355,7 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("POST", "settings"): _change_settings,
     ("GET", "settings"): _settings,
     ("POST", "pages"): _limit_pages,
+    ("POST", "authentication-mode"): _set_authentication_mode,
     ("GET", "access-entries"): _access_entries,
     ("GET", "pod-identity-associations"): _associations,
     ("GET", "prices"): _prices,

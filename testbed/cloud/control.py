@@ -179,6 +179,10 @@ class CloudControl:
         """Let listings give so much at once, at the most; None leaves it to the caller."""
         self._send("POST", "pages", {"largest": largest})
 
+    def set_authentication_mode(self, mode: str) -> None:
+        """Make of the cluster one of an earlier year; EKS itself lets it only go forward."""
+        self._send("POST", "authentication-mode", {"mode": mode})
+
     def publish_images(self, release: str) -> list[str]:
         """Publish a new AL2023 release, which becomes the recommended one."""
         identities: list[str] = self._send("POST", "images", {"release": release})["imageIds"]
@@ -193,9 +197,9 @@ class CloudControl:
         entries: list[dict[str, Any]] = self._get("access-entries")["accessEntries"]
         return entries
 
-    def pod_identity_associations(self) -> list[dict[str, str]]:
-        """clusterName, namespace, serviceAccount and roleArn of each association."""
-        associations: list[dict[str, str]] = self._get("pod-identity-associations")["associations"]
+    def pod_identity_associations(self) -> list[dict[str, Any]]:
+        """clusterName, namespace, serviceAccount, roleArn and isSeen of each association."""
+        associations: list[dict[str, Any]] = self._get("pod-identity-associations")["associations"]
         return associations
 
     def price(self, *, instance_type: str, zone: str, capacity_type: str) -> float:

@@ -14,6 +14,8 @@ from testbed.cloud.wire import Call
 from testbed.cloud.world import World, now
 
 SERVICE_CIDR = "10.0.0.0/16"
+AUTHENTICATION_MODES = ("CONFIG_MAP", "API_AND_CONFIG_MAP", "API")
+"""In the order in which a cluster may go from one to the next, and never back."""
 
 
 def not_found(what: str) -> AwsError:

@@ -71,13 +71,16 @@ def _test(
     return lambda value: any_like(attribute(value))
 
 
-def page(values: Sequence[T], call: Call, *, default: int) -> tuple[Sequence[T], str | None]:
+def page(
+    values: Sequence[T], call: Call, *, default: int, token: str | None = None
+) -> tuple[Sequence[T], str | None]:
     """One page of a listing, and the token of the next.
 
-    `default` is the page size when the caller names none. A page may hold less than was asked
-    for, as AWS says of all of its listings.
+    `default` is the page size when the caller names none, `token` the caller's where it is called
+    otherwise than usual. A page may hold less than was asked for, as AWS says of all of its
+    listings.
     """
-    token = call.get("NextToken") or call.get("nextToken")
+    token = token or call.get("NextToken") or call.get("nextToken")
     start = _offset(token) if token else 0
     size = int(call.get("MaxResults") or call.get("maxResults") or default)
     size = min(size, call.largest_page or size)

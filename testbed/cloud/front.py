@@ -13,6 +13,7 @@ from testbed.cloud import (
     console,
     identity,
     limits,
+    listings,
     networks,
     queues,
     refusals,
@@ -110,7 +111,16 @@ class Front:
 
     def _ask_moto(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
         refusals.check(self._world, call)
+        paging = listings.concern(self._world, call)
+        if paging is not None:
+            return listings.answer(
+                self._world, call, paging, body, lambda asked: self._of_moto(call, environ, asked)
+            )
+        return self._of_moto(call, environ, body)
+
+    def _of_moto(self, call: Call, environ: dict[str, Any], body: bytes) -> Response:
         answered: dict[str, Any] = {}
+        environ = {**environ, "CONTENT_LENGTH": str(len(body))}
 
         def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
             answered["status"] = int(status.split()[0])
@@ -122,9 +132,6 @@ class Front:
                 content = b"".join(parts)
             except NotImplementedError as error:
                 raise not_implemented(call.service, call.operation) from error
-        if answered["status"] < 400:
-            networks.forget_tags(self._world, call)
-            settling.made_by(self._world, call)
         headers = dict(answered["headers"])
         content_type = headers.pop("Content-Type", "text/xml")
         headers.pop("Content-Length", None)
@@ -132,7 +139,11 @@ class Front:
             if b"<ErrorResponse" not in content and b"<Errors>" not in content:
                 raise not_implemented(call.service, call.operation)
             content_type = "text/xml"
-        return Response(answered["status"], content, content_type, tuple(headers.items()))
+        response = Response(answered["status"], content, content_type, tuple(headers.items()))
+        if response.status < 400:
+            networks.forget_tags(self._world, call)
+            settling.made_by(self._world, call, response)
+        return response
 
 
 def _read(environ: dict[str, Any]) -> bytes:

@@ -71,6 +71,7 @@ class Instance:
     subnet: str
     vpc: str
     zone: str
+    zone_id: str
     launched: datetime
     interfaces: list[Interface]
     volumes: list[Volume]

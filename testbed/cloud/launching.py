@@ -327,6 +327,7 @@ def _instance(world: World, plan: Plan, reservation: str, token: str | None) -> 
         subnet=plan.subnet.id,
         vpc=plan.subnet.vpc_id,
         zone=plan.zone,
+        zone_id=str(plan.subnet.availability_zone_id),
         launched=now().replace(microsecond=0),
         interfaces=_interfaces(world, plan),
         volumes=_volumes(plan),

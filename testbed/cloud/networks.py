@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from testbed.cloud import backends
+from testbed.cloud import addresses, backends
 from testbed.cloud.errors import AwsError
 from testbed.cloud.filters import page, select
 from testbed.cloud.instances import alive
@@ -89,6 +89,43 @@ def endpoints(world: World) -> list[Any]:
     """The endpoints that are there."""
     made = list(backends.ec2(world.region).vpc_end_points.values())
     return [endpoint for endpoint in made if endpoint.state not in ENDED]
+
+
+ANYWHERE: Final = frozenset({"0.0.0.0/0", "::/0"})
+SERVICES_OF_NODES: Final = ("ecr.api", "ecr.dkr")
+"""What a node cannot do without: where there is no way out, endpoints lead there."""
+
+
+def reaches_out(world: World, identity: str) -> bool:
+    """Whether a machine in a subnet can become a node: what it needs lies outside of its VPC."""
+    try:
+        subnet = addresses.subnet(world, identity)
+    except AwsError:
+        return False  # it has gone, and its machines before it
+    is_public = bool(subnet.map_public_ip_on_launch)
+    if any(_leads_out(route, is_public=is_public) for route in _table_of(world, subnet).routes):
+        return True
+    there = {each.service_name for each in endpoints(world) if each.vpc_id == subnet.vpc_id}
+    return {f"com.amazonaws.{world.region}.{service}" for service in SERVICES_OF_NODES} <= there
+
+
+def _table_of(world: World, subnet: Any) -> Any:
+    """The route table of a subnet: its own, or else the main one of its VPC."""
+    tables = list(backends.ec2(world.region).route_tables.values())
+    in_vpc = [table for table in tables if table.vpc_id == subnet.vpc_id]
+    for table in in_vpc:
+        if any(each.get("SubnetId") == subnet.id for each in table.associations):
+            return table
+    return next(table for table in in_vpc if table.main_association_id)
+
+
+def _leads_out(route: Any, *, is_public: bool) -> bool:
+    """Whether a route leads out: to the internet, only those who have a public address."""
+    if not ANYWHERE & {route.destination_cidr_block, route.destination_ipv6_cidr_block}:
+        return False
+    if route.nat_gateway:
+        return route.nat_gateway.state not in ENDED
+    return is_public or not str(route.gateway_id).startswith("igw-")
 
 
 def _subnet_in_use(world: World, call: Call) -> None:

@@ -71,6 +71,7 @@ def create_pod_identity_association(world: World, call: Call) -> Mapping[str, An
         "disableSessionTags": bool(call.get("disableSessionTags", False)),
     }
     world.clusters.associations[identity] = association
+    world.settle(identity, world.settings.associating)
     return {"association": association}
 
 
@@ -95,8 +96,16 @@ def update_pod_identity_association(world: World, call: Call) -> Mapping[str, An
 def delete_pod_identity_association(world: World, call: Call) -> Mapping[str, Any]:
     """Unbind the role."""
     association = _association(world, call)
-    del world.clusters.associations[association["associationId"]]
+    identity = association["associationId"]
+    del world.clusters.associations[identity]
+    if world.settings.associating:
+        world.lingering[identity] = association
+        world.timers.after(world.settings.associating, lambda: _forget(world, identity))
     return {"association": association}
+
+
+def _forget(world: World, identity: str) -> None:
+    world.lingering.pop(identity, None)
 
 
 @operation("eks", "ListPodIdentityAssociations")

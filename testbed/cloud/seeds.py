@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from testbed.cloud import backends, eks, images, leftovers, profiles
 from testbed.cloud.world import World
 
 VPC_CIDR = "10.128.0.0/16"
-SUBNET_CIDRS = ("10.128.0.0/18", "10.128.64.0/18", "10.128.128.0/18")
+SUBNETS = {
+    "private": ("10.128.0.0/18", "10.128.64.0/18", "10.128.128.0/18"),
+    "public": ("10.128.192.0/24", "10.128.193.0/24", "10.128.194.0/24"),
+    "intra": ("10.128.200.0/28", "10.128.200.16/28", "10.128.200.32/28"),
+}
+"""Kind → a range in each zone. Nodes of private ones go out by NAT, those of public ones by
+themselves; from intra ones there is no way out. The cluster is in all of them."""
+
+LOAD_BALANCERS = {"private": "internal-elb", "public": "elb"}
+"""The role that tags give a subnet: EKS user guide, "Subnet requirements for clusters"."""
 
 
 def plant(world: World, *, with_cluster: bool = True) -> None:
@@ -27,18 +37,45 @@ def _network(world: World) -> tuple[list[str], str, str]:
     ec2, name = backends.ec2(world.region), world.cluster.name
     vpc = ec2.create_vpc(VPC_CIDR)
     world.tag(vpc.id, {"Name": f"{name}-vpc"})
-    subnets = []
-    for zone, cidr in zip(world.zones, SUBNET_CIDRS, strict=True):
-        subnet = ec2.create_subnet(vpc.id, cidr, availability_zone=zone)
-        subnet.map_public_ip_on_launch = False
-        subnet.default_for_az = False
-        world.tag(subnet.id, {"Name": f"{name}-private-{zone}"})
-        subnets.append(subnet.id)
+    subnets = {kind: _subnets(world, vpc.id, kind) for kind in SUBNETS}
+    _ways_out(world, vpc.id, subnets)
     group: Any = ec2.create_security_group(
         f"eks-cluster-sg-{name}", "EKS created security group", vpc_id=vpc.id
     )
     world.tag(group.id, eks.group_tags(name))
-    return subnets, vpc.id, group.id
+    return [each for ids in subnets.values() for each in ids], vpc.id, group.id
+
+
+def _subnets(world: World, vpc: str, kind: str) -> list[str]:
+    ec2, made = backends.ec2(world.region), []
+    for zone, cidr in zip(world.zones, SUBNETS[kind], strict=True):
+        subnet = ec2.create_subnet(vpc, cidr, availability_zone=zone)
+        subnet.map_public_ip_on_launch = kind == "public"
+        subnet.default_for_az = False
+        role = LOAD_BALANCERS.get(kind)
+        world.tag(
+            subnet.id,
+            {
+                "Name": f"{world.cluster.name}-{kind}-{zone}",
+                **({f"kubernetes.io/role/{role}": "1"} if role else {}),
+            },
+        )
+        made.append(subnet.id)
+    return made
+
+
+def _ways_out(world: World, vpc: str, subnets: Mapping[str, list[str]]) -> None:
+    """Let public subnets out by a gateway, and private ones by NAT in one of the public."""
+    ec2 = backends.ec2(world.region)
+    gateway = ec2.create_internet_gateway()
+    ec2.attach_internet_gateway(gateway.id, vpc)
+    nat = ec2.create_nat_gateway(subnets["public"][0], ec2.allocate_address("vpc").allocation_id)
+    ways = {"public": {"gateway_id": gateway.id}, "private": {"nat_gateway_id": nat.id}}
+    for kind, way in ways.items():
+        table = ec2.create_route_table(vpc)
+        ec2.create_route(table.id, "0.0.0.0/0", **way)
+        for subnet in subnets[kind]:
+            ec2.associate_route_table(table.id, subnet_id=subnet)
 
 
 def _cluster_role(world: World) -> str:

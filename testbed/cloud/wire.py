@@ -19,6 +19,8 @@ from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
+from botocore.parsers import create_parser
+
 from testbed.cloud import backends, ec2form
 from testbed.cloud.errors import AwsError, dry_run_succeeded
 
@@ -190,6 +192,17 @@ def write_result(call: Call, result: Mapping[str, Any] | Xml | None) -> Response
         content_type,
         (*headers.items(), ("x-amzn-RequestId", call.request_id)),
     )
+
+
+def read_result(call: Call, response: Response) -> dict[str, Any]:
+    """Read what moto has written, as a client would."""
+    operation = model(call.service).operation_model(call.operation)
+    read: dict[str, Any] = create_parser(operation.service_model.resolved_protocol).parse(
+        {"body": response.body, "headers": dict(response.headers), "status_code": response.status},
+        operation.output_shape,
+    )
+    read.pop("ResponseMetadata", None)
+    return read
 
 
 def write_error(call: Call, error: AwsError) -> Response:

@@ -42,6 +42,10 @@ class Settings:
     """From the making of something in EC2 or IAM until others see it: see `settling`. Seconds in
     AWS; nothing here, unless a test asks for it."""
 
+    associating: float = 0.0
+    """From the making of a Pod Identity association until pods that are created get it, and from
+    its end until they no longer do; seconds in AWS."""
+
     creating: float = 0.2
     """From the order to make or delete a cluster, a node group or a Fargate profile to its end;
     ten minutes in AWS."""
@@ -141,17 +145,21 @@ class World:
     unseen: set[str] = field(default_factory=set)
     """IDs and names of what has been made and is not seen yet."""
 
+    lingering: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Pod Identity associations that are gone, and that pods get all the same, by ID."""
+
     largest_page: int | None = None
     """The most that any listing of ours gives at once; None leaves it to the caller."""
 
     seeded: frozenset[str] = frozenset()
     """Identities of everything that was there at the start."""
 
-    def settle(self, identity: str) -> None:
-        """Let something new be seen after a while."""
-        if self.settings.settling:
+    def settle(self, identity: str, seconds: float | None = None) -> None:
+        """Let something new be seen after so many seconds, `Settings.settling` if not said."""
+        after = self.settings.settling if seconds is None else seconds
+        if after:
             self.unseen.add(identity)
-            self.timers.after(self.settings.settling, lambda: self.unseen.discard(identity))
+            self.timers.after(after, lambda: self.unseen.discard(identity))
 
     def is_seen(self, identity: str) -> bool:
         """Whether something that exists is seen by now."""

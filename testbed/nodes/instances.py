@@ -47,6 +47,9 @@ class Instance:
     type: str
     zone: str
     zone_id: str = ""
+    reaches_out: bool = True
+    """Whether it finds EKS and a registry from its subnet."""
+
     private_ip: str
     private_dns_name: str
     user_data: str = ""
@@ -69,6 +72,7 @@ class Instance:
             type=row["instanceType"],
             zone=row["zone"],
             zone_id=row.get("zoneId") or "",
+            reaches_out=row.get("reachesOut", True),
             private_ip=row["privateIp"],
             private_dns_name=row["privateDnsName"],
             user_data=row.get("userData") or "",

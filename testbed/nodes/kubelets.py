@@ -468,8 +468,11 @@ class _Admission:
     async def admit(self, instance: Instance) -> Bootstrap:
         """Return the kubelet's orders.
 
-        Raises RefusedError when the user data or the role's access is wrong.
+        Raises RefusedError when there is no way to the API server, or when the user data or the
+        role's access is wrong.
         """
+        if not instance.reaches_out:
+            raise RefusedError("its subnet has no way out: no route, no endpoints", for_good=False)
         try:
             orders = parse_user_data(instance.user_data)
         except UserDataError as exc:

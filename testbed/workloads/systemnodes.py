@@ -26,7 +26,9 @@ NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 HEARTBEAT_SECONDS = 10.0
 LEASE_SECONDS = 40
-INSTANCE_TYPE = "m5.xlarge"
+MACHINES = (("amd64", "m5.xlarge"), ("arm64", "m6g.xlarge"))
+"""Architecture and instance type of the nodes, by turns: groups of both are common."""
+
 CAPACITY = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "80Gi", "pods": "58"}
 ALLOCATABLE = {"cpu": "3920m", "memory": "15Gi", "ephemeral-storage": "71Gi", "pods": "58"}
 
@@ -49,6 +51,16 @@ class SystemNode:
         """The node's zone."""
         return f"{self.region}{chr(ord('a') + self.index)}"
 
+    @property
+    def architecture(self) -> str:
+        """The architecture of its machine."""
+        return MACHINES[self.index % len(MACHINES)][0]
+
+    @property
+    def instance_type(self) -> str:
+        """The type of its machine."""
+        return MACHINES[self.index % len(MACHINES)][1]
+
     def manifest(self) -> Object:
         """Return the Node as its kubelet registers it."""
         return {
@@ -65,7 +77,7 @@ class SystemNode:
                 "allocatable": ALLOCATABLE,
                 "conditions": self.conditions(),
                 "nodeInfo": {
-                    "architecture": "amd64",
+                    "architecture": self.architecture,
                     "bootID": self.name,
                     "containerRuntimeVersion": "process://1",
                     "kernelVersion": "",
@@ -95,17 +107,17 @@ class SystemNode:
 
     def _labels(self) -> dict[str, str]:
         return {
-            "beta.kubernetes.io/arch": "amd64",
-            "beta.kubernetes.io/instance-type": INSTANCE_TYPE,
+            "beta.kubernetes.io/arch": self.architecture,
+            "beta.kubernetes.io/instance-type": self.instance_type,
             "beta.kubernetes.io/os": "linux",
             "eks.amazonaws.com/capacityType": "ON_DEMAND",
             "eks.amazonaws.com/nodegroup": "system",
             "failure-domain.beta.kubernetes.io/region": self.region,
             "failure-domain.beta.kubernetes.io/zone": self.zone,
-            "kubernetes.io/arch": "amd64",
+            "kubernetes.io/arch": self.architecture,
             "kubernetes.io/hostname": self.name,
             "kubernetes.io/os": "linux",
-            "node.kubernetes.io/instance-type": INSTANCE_TYPE,
+            "node.kubernetes.io/instance-type": self.instance_type,
             "topology.kubernetes.io/region": self.region,
             "topology.kubernetes.io/zone": self.zone,
         }

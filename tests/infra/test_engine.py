@@ -30,6 +30,7 @@ pytestmark = pytest.mark.cluster
 
 CHECKOUT = Path(__file__).parents[2]
 DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
+AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
@@ -74,13 +75,7 @@ class Stage:
 
     def client(self, service: str) -> Any:
         """A client of an administrator."""
-        return boto3.client(
-            service,
-            region_name="us-west-2",
-            endpoint_url=self.settings["awsEndpoint"],
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        return administrator(self.testbed, service)
 
     def lives(self, instance: str) -> bool:
         """Whether an instance has not been told to end."""
@@ -203,6 +198,18 @@ def api_of(testbed: Testbed) -> ClusterApi:
         return ClusterApi.find(location)
 
 
+def administrator(testbed: Testbed, service: str) -> Any:
+    """A client of one who may do everything in the account."""
+    assert testbed.cloud is not None
+    return boto3.client(
+        service,
+        region_name="us-west-2",
+        endpoint_url=testbed.cloud.url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+
+
 @pytest.fixture
 def stage(testbed: Testbed, tmp_path: Path) -> Stage:
     """The testbed with an engine whose state is the test's own."""
@@ -256,7 +263,11 @@ def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage)
         "ENDPOINT": stage.settings["awsEndpoint"],
         "KUBECONFIG": stage.settings["kubeconfig"],
     }
-    for number, subnet in enumerate(sorted(network["subnetIds"]), 1):
+    private = [{"Name": "tag:Name", "Values": ["joiner-private-*"]}]
+    subnets = stage.client("ec2").describe_subnets(SubnetIds=network["subnetIds"], Filters=private)[
+        "Subnets"
+    ]
+    for number, subnet in enumerate(sorted(each["SubnetId"] for each in subnets), 1):
         known[f"SUBNET_{number}"] = subnet
     written = (STATES / "before_the_component.json").read_text()
     for placeholder, value in known.items():
@@ -355,23 +366,71 @@ def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> Non
     assert stage.cloud.leftovers() == {}
 
 
+def test_only_subnets_with_a_way_out_are_for_nodes(stage: Stage) -> None:
+    stage.up()
+
+    ec2 = stage.client("ec2")
+    tagged = [{"Name": "tag:karpenter.sh/discovery", "Values": ["joiner"]}]
+    found = ec2.describe_subnets(Filters=tagged)["Subnets"]
+    titles = {tag["Value"] for s in found for tag in s["Tags"] if tag["Key"] == "Name"}
+    assert titles == {f"joiner-private-us-west-2{letter}" for letter in "abc"}
+    assert not any("way out" in line for line in stage.said)
+    stage.destroy()
+
+
+def test_nodes_are_let_in_by_aws_auth_where_the_cluster_knows_nothing_else(stage: Stage) -> None:
+    stage.cloud.set_authentication_mode("CONFIG_MAP")
+    by_hand = yaml.safe_dump([{"rolearn": "arn:aws:iam::123456789012:role/others"}])
+    config_map = {"metadata": {"name": "aws-auth"}, "data": {"mapRoles": by_hand}}
+    stage.cluster.request("POST", AWS_AUTH.rpartition("/")[0], config_map)
+
+    with pytest.raises(EngineError, match="authentication mode is CONFIG_MAP"):
+        stage.up(nodeAccess="EC2_LINUX")
+    assert stage.cloud.leftovers() == {}
+    stage.up()
+
+    def mapped() -> list[str]:
+        held = stage.cluster.get(AWS_AUTH)
+        assert held is not None
+        entries = yaml.safe_load(held["data"]["mapRoles"])
+        return [entry["rolearn"].rpartition("/")[2] for entry in entries]
+
+    assert mapped() == ["others", "KarpenterNodeRole-joiner"]
+    assert stage.cloud.access_entries() == []
+    stage.destroy()
+    assert mapped() == ["others"]
+    stage.cluster.delete(AWS_AUTH)
+    stage.cloud.set_authentication_mode("API_AND_CONFIG_MAP")
+
+
 def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
     definition = "nodepools.karpenter.sh"
     file = CHECKOUT / "crds" / "karpenter.sh_nodepools.yaml"
     stage.cluster.request("POST", DEFINITIONS, yaml.safe_load(file.read_text()))
     instance = stage.run_instance()
+    sqs, ec2 = stage.client("sqs"), stage.client("ec2")
+    queue = sqs.create_queue(QueueName="karpenter-of-joiner")["QueueUrl"]
+    private = {"Filters": [{"Name": "tag:Name", "Values": ["joiner-private-*"]}]}
+    subnets = [s["SubnetId"] for s in ec2.describe_subnets(**private)["Subnets"]]
+    discovery = [{"Key": "karpenter.sh/discovery", "Value": "joiner"}]
+    ec2.create_tags(Resources=subnets, Tags=discovery)
 
     with pytest.raises(EngineError, match=f"{definition} already exists") as refused:
         stage.up()
     assert "joiner:existingKinds" in refused.value.output
     assert stage.installed == {definition}
-    stage.up(existingKinds=definition)
+    with pytest.raises(EngineError, match=r"tagged karpenter\.sh/discovery=joiner already"):
+        stage.up(existingKinds=definition)
+    stage.up(existingKinds=definition, discoveryTags="false")
     assert len(stage.installed) == len(crds.DEFINITIONS)
     stage.destroy()
 
     assert stage.lives(instance)
     assert stage.installed == {definition}
-    stage.client("ec2").terminate_instances(InstanceIds=[instance])
+    assert all(discovery[0] in s["Tags"] for s in ec2.describe_subnets(**private)["Subnets"])
+    sqs.delete_queue(QueueUrl=queue)
+    ec2.delete_tags(Resources=subnets, Tags=discovery)
+    ec2.terminate_instances(InstanceIds=[instance])
     stage.cluster.delete(f"{DEFINITIONS}/{definition}")
 
 

@@ -257,6 +257,19 @@ async def test_an_instance_with_wrong_user_data_never_joins_and_says_why(
     assert await node_of(kube, machine) is None
 
 
+async def test_an_instance_joins_once_its_subnet_has_a_way_out(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+) -> None:
+    cloud.allow()
+    orders = {"privateDnsName": machine.name, "userData": user_data(cluster)}
+    cloud.launch(machine.id, reachesOut=False, **orders)
+
+    assert "no way out" in await refusal_of(kubelets, machine)
+    assert await node_of(kube, machine) is None
+    cloud.launch(machine.id, reachesOut=True)
+    await joined(kube, machine)
+
+
 async def test_an_image_does_not_read_the_user_data_of_another_family(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
+from botocore.exceptions import ClientError
+
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
     Resource,
@@ -22,7 +24,7 @@ from testbed.plugins.awsprovider.resourcetype import (
     name_of,
     to_tag_list,
 )
-from testbed.plugins.awsprovider.session import Session
+from testbed.plugins.awsprovider.session import Session, is_gone
 from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
@@ -38,6 +40,23 @@ class NetworkResource(Resource):
     is_taggable = True
     kind: ClassVar[str]
     """What EC2 calls it in a tag specification."""
+
+    def complete(self, identity: str, inputs: Bag) -> None:
+        """Finish it once EC2 sees it, for which the real provider waits, too."""
+        wait(lambda: self._sight(identity, inputs), until="seen", what=identity)
+        self.finish(identity, inputs)
+
+    def _sight(self, identity: str, inputs: Bag) -> str | None:
+        try:
+            return "seen" if self.read(identity, inputs) is not None else None
+        except ClientError as error:
+            if is_gone(error):
+                return None
+            raise
+
+    def finish(self, identity: str, inputs: Bag) -> None:
+        """Do what can only be done to what is seen."""
+        del identity, inputs
 
     def new_tags(self, inputs: Bag) -> dict[str, Any]:
         """The argument that tags it as it is made."""
@@ -95,7 +114,7 @@ class Vpc(NetworkResource):
         )
         return str(answer["Vpc"]["VpcId"])
 
-    def complete(self, identity: str, inputs: Bag) -> None:
+    def finish(self, identity: str, inputs: Bag) -> None:
         self._switch(identity, {}, inputs)
 
     def _switch(self, identity: str, old: Bag, new: Bag) -> None:
@@ -145,7 +164,7 @@ class Subnet(NetworkResource):
         )
         return str(answer["Subnet"]["SubnetId"])
 
-    def complete(self, identity: str, inputs: Bag) -> None:
+    def finish(self, identity: str, inputs: Bag) -> None:
         self._switch(identity, {}, inputs)
 
     def _switch(self, identity: str, old: Bag, new: Bag) -> None:
@@ -187,7 +206,7 @@ class InternetGateway(NetworkResource):
         made = self.api.create_internet_gateway(**self.new_tags(inputs))
         return str(made["InternetGateway"]["InternetGatewayId"])
 
-    def complete(self, identity: str, inputs: Bag) -> None:
+    def finish(self, identity: str, inputs: Bag) -> None:
         if inputs.get("vpcId"):
             self.api.attach_internet_gateway(InternetGatewayId=identity, VpcId=inputs["vpcId"])
 
@@ -209,7 +228,7 @@ class InternetGateway(NetworkResource):
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("vpcId") != new.get("vpcId"):
             self._detach(identity)
-            self.complete(identity, new)
+            self.finish(identity, new)
         self.change_tags(identity, old, new)
 
     def _detach(self, identity: str) -> None:
@@ -266,7 +285,7 @@ class NatGateway(NetworkResource):
         )
         return str(answer["NatGateway"]["NatGatewayId"])
 
-    def complete(self, identity: str, inputs: Bag) -> None:
+    def finish(self, identity: str, inputs: Bag) -> None:
         wait(lambda: self._state(identity), until="available", what=f"NAT gateway {identity}")
 
     def _gateway(self, identity: str) -> Mapping[str, Any] | None:
@@ -417,7 +436,7 @@ class SecurityGroup(NetworkResource):
         )
         return str(answer["GroupId"])
 
-    def complete(self, identity: str, inputs: Bag) -> None:
+    def finish(self, identity: str, inputs: Bag) -> None:
         self.api.revoke_security_group_egress(GroupId=identity, IpPermissions=[ANYWHERE])
         for direction, way in (("ingress", "ingress"), ("egress", "egress")):
             if rules := [_permission(rule) for rule in inputs.get(direction) or []]:
@@ -483,7 +502,7 @@ class VpcEndpoint(NetworkResource):
         )
         return str(answer["VpcEndpoint"]["VpcEndpointId"])
 
-    def complete(self, identity: str, inputs: Bag) -> None:
+    def finish(self, identity: str, inputs: Bag) -> None:
         wait(lambda: self._state(identity), until="available", what=f"endpoint {identity}")
 
     def _endpoint(self, identity: str) -> Mapping[str, Any] | None:
@@ -547,7 +566,8 @@ def get_vpc_endpoint_service(session: Session, arguments: Mapping[str, Any]) -> 
     """`aws.ec2.get_vpc_endpoint_service`: exactly one, by the short name and the type."""
     region = arguments.get("region") or session.region
     wanted, kind = arguments.get("service"), arguments.get("serviceType")
-    details = session.client("ec2", region).describe_vpc_endpoint_services()["ServiceDetails"]
+    pages = session.client("ec2", region).get_paginator("describe_vpc_endpoint_services")
+    details = [each for page in pages.paginate() for each in page["ServiceDetails"]]
     matching = [
         each
         for each in details

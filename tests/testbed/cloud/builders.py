@@ -36,9 +36,12 @@ class Region:
 
     @property
     def subnets(self) -> dict[str, str]:
-        """Zone → subnet."""
+        """Zone → private subnet."""
         wanted = self.cluster["resourcesVpcConfig"]["subnetIds"]
-        listed = self.aws.client("ec2").describe_subnets(SubnetIds=wanted)["Subnets"]
+        private = [{"Name": "tag:Name", "Values": ["joiner-private-*"]}]
+        listed = self.aws.client("ec2").describe_subnets(SubnetIds=wanted, Filters=private)[
+            "Subnets"
+        ]
         return {each["AvailabilityZone"]: each["SubnetId"] for each in listed}
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from testbed.cloud import Cloud, CloudControl
+from testbed.cloud import CloudControl
 from tests.testbed.cloud.builders import unique
 from tests.testbed.cloud.conftest import Aws
 
@@ -40,12 +41,18 @@ def test_the_cluster_says_what_a_node_needs_to_join(eks: Any, ec2: Any) -> None:
     subnets = ec2.describe_subnets(SubnetIds=network["subnetIds"])["Subnets"]
     assert {s["VpcId"] for s in subnets} == {network["vpcId"]}
     assert {s["AvailabilityZone"] for s in subnets} == {f"us-west-2{z}" for z in "abc"}
-    assert all(s["AvailableIpAddressCount"] > 16000 for s in subnets)
-    assert [tag["Key"] for s in subnets for tag in s["Tags"]] == ["Name"] * 3
+    kinds = {name_of(s).split("-")[1] for s in subnets}
+    assert kinds == {"private", "public", "intra"}
+    assert all(s["AvailableIpAddressCount"] > 16000 for s in subnets if "private" in name_of(s))
+    assert {s["MapPublicIpOnLaunch"] for s in subnets if "public" in name_of(s)} == {True}
     [group] = ec2.describe_security_groups(GroupIds=[network["clusterSecurityGroupId"]])[
         "SecurityGroups"
     ]
     assert group["VpcId"] == network["vpcId"]
+
+
+def name_of(subnet: Mapping[str, Any]) -> str:
+    return str(next(tag["Value"] for tag in subnet["Tags"] if tag["Key"] == "Name"))
 
 
 def test_a_cluster_that_does_not_exist_is_not_found(eks: Any) -> None:
@@ -143,9 +150,8 @@ def test_a_pod_identity_association_lives_from_creation_to_deletion(
     assert described["association"] == made
     [listed] = eks.list_pod_identity_associations(clusterName=CLUSTER, **account)["associations"]
     assert listed["associationId"] == identity
-    assert {**account, "clusterName": CLUSTER, "roleArn": role} in (
-        control.pod_identity_associations()
-    )
+    told = {**account, "clusterName": CLUSTER, "roleArn": role, "isSeen": True}
+    assert told in control.pod_identity_associations()
     with pytest.raises(eks.exceptions.ResourceInUseException):
         eks.create_pod_identity_association(clusterName=CLUSTER, roleArn=role, **account)
 
@@ -198,18 +204,22 @@ def test_an_add_on_is_installed_changed_and_removed(eks: Any) -> None:
         eks.describe_addon(**name)
 
 
-def test_a_cluster_in_config_map_mode_takes_no_access_entries(
-    eks: Any, role: str, cloud: Cloud
+def test_a_cluster_in_config_map_mode_takes_no_access_entries_until_it_goes_on(
+    eks: Any, role: str, control: CloudControl
 ) -> None:
-    access = cloud.world.clusters.described[CLUSTER]["accessConfig"]
-    mode = access["authenticationMode"]
-    access["authenticationMode"] = "CONFIG_MAP"
-    try:
-        for ask in (eks.create_access_entry, eks.describe_access_entry):
-            with pytest.raises(ClientError, match="InvalidRequestException"):
-                ask(clusterName=CLUSTER, principalArn=role)
-    finally:
-        access["authenticationMode"] = mode
+    entry = {"clusterName": CLUSTER, "principalArn": role}
+    control.set_authentication_mode("CONFIG_MAP")
+    for ask in (eks.create_access_entry, eks.describe_access_entry):
+        with pytest.raises(ClientError, match="InvalidRequestException"):
+            ask(**entry)
+
+    on = {"authenticationMode": "API_AND_CONFIG_MAP"}
+    eks.update_cluster_config(name=CLUSTER, accessConfig=on)
+
+    eks.create_access_entry(**entry)
+    eks.delete_access_entry(**entry)
+    with pytest.raises(ClientError, match="Unsupported authentication mode update"):
+        eks.update_cluster_config(name=CLUSTER, accessConfig={"authenticationMode": "CONFIG_MAP"})
 
 
 def test_the_clusters_security_group_is_tagged_as_eks_tags_it(eks: Any, ec2: Any) -> None:

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
-from tests.testbed.cloud.builders import Region, pairs, unique
+from tests.testbed.cloud.builders import Region, allow, document, pairs, unique
 from tests.testbed.cloud.conftest import Aws, eventually
 
 TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
@@ -84,6 +84,63 @@ def test_a_new_role_is_nobody_for_a_while(aws: Aws, late: Callable[[], None]) ->
     eks.delete_access_entry(**entry)
 
 
+def test_a_new_network_is_seen_part_by_part(ec2: Any, late: Callable[[], None]) -> None:
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    here = [{"Name": "vpc-id", "Values": [vpc]}]
+
+    assert code_of(ec2.describe_vpcs, VpcIds=[vpc]) == "InvalidVpcID.NotFound"
+    assert code_of(ec2.create_subnet, VpcId=vpc, CidrBlock="10.1.0.0/24") == "InvalidVpcID.NotFound"
+    assert vpc not in {each["VpcId"] for each in ec2.describe_vpcs()["Vpcs"]}
+    late()
+    eventually(lambda: is_answered(ec2.describe_vpcs, VpcIds=[vpc]))
+
+    made = {
+        "subnet": ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/24")["Subnet"]["SubnetId"],
+        "group": ec2.create_security_group(GroupName="g", Description="g", VpcId=vpc)["GroupId"],
+        "table": ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"],
+    }
+    assert ec2.describe_subnets(Filters=here)["Subnets"] == []
+    tables = ec2.describe_route_tables(Filters=here)["RouteTables"]
+    assert made["table"] not in {table["RouteTableId"] for table in tables}
+    assert code_of(ec2.describe_security_groups, GroupIds=[made["group"]]) == (
+        "InvalidGroup.NotFound"
+    )
+    assert code_of(
+        ec2.associate_route_table, RouteTableId=made["table"], SubnetId=made["subnet"]
+    ) in ("InvalidRouteTableID.NotFound", "InvalidSubnetID.NotFound")
+    late()
+    eventually(lambda: is_answered(ec2.describe_route_tables, RouteTableIds=[made["table"]]))
+    assert len(ec2.describe_subnets(Filters=here)["Subnets"]) == 1
+    ec2.delete_subnet(SubnetId=made["subnet"])
+    ec2.delete_security_group(GroupId=made["group"])
+    ec2.delete_route_table(RouteTableId=made["table"])
+    ec2.delete_vpc(VpcId=vpc)
+
+
+def test_pods_get_an_association_late(
+    aws: Aws, control: CloudControl, late: Callable[[], None]
+) -> None:
+    iam, eks, name = aws.client("iam"), aws.client("eks"), unique("role")
+    arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+    late()
+    eventually(lambda: is_answered(iam.get_role, RoleName=name))
+    control.change_settings(associating=LONG)
+
+    made = eks.create_pod_identity_association(
+        clusterName="joiner", namespace="kube-system", serviceAccount=name, roleArn=arn
+    )["association"]
+
+    def is_seen() -> bool:
+        there = control.pod_identity_associations()
+        return any(each["isSeen"] for each in there if each["serviceAccount"] == name)
+
+    assert not is_seen()
+    late()
+    eventually(is_seen)
+    control.change_settings(associating=0)
+    eks.delete_pod_identity_association(clusterName="joiner", associationId=made["associationId"])
+
+
 def test_pages_may_be_smaller_than_asked_for(aws: Aws, ec2: Any, control: CloudControl) -> None:
     whole = {s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]}
     control.limit_pages(1)
@@ -97,3 +154,49 @@ def test_pages_may_be_smaller_than_asked_for(aws: Aws, ec2: Any, control: CloudC
         assert len([name for page in addons for name in page["addons"]]) == 4
     finally:
         control.limit_pages(None)
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "listing"),
+    [
+        ("ec2", "describe_route_tables", "RouteTables"),
+        ("ec2", "describe_security_groups", "SecurityGroups"),
+        ("iam", "list_roles", "Roles"),
+        ("ssm", "describe_parameters", "Parameters"),
+    ],
+)
+def test_what_moto_lists_comes_in_small_pages_too(
+    aws: Aws, control: CloudControl, service: str, operation: str, listing: str
+) -> None:
+    client = aws.client(service)
+    whole = [each for page in pages_of(client, operation, listing) for each in page]
+    assert len(whole) > 1
+    control.limit_pages(1)
+    try:
+        pages = pages_of(client, operation, listing)
+    finally:
+        control.limit_pages(None)
+
+    assert pages == [[each] for each in whole]
+
+
+def pages_of(client: Any, operation: str, listing: str) -> list[list[Any]]:
+    return [page[listing] for page in client.get_paginator(operation).paginate()]
+
+
+def test_policies_of_a_role_come_one_by_one(aws: Aws, control: CloudControl) -> None:
+    iam, name = aws.client("iam"), unique("role")
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+    for letter in "abc":
+        policy = document(allow("s3:*"))
+        iam.put_role_policy(RoleName=name, PolicyName=letter, PolicyDocument=policy)
+    control.limit_pages(1)
+    try:
+        first = iam.list_role_policies(RoleName=name, MaxItems=100)
+        pages = iam.get_paginator("list_role_policies").paginate(RoleName=name)
+        names = [page["PolicyNames"] for page in pages]
+    finally:
+        control.limit_pages(None)
+
+    assert (first["IsTruncated"], first["PolicyNames"]) == (True, ["a"])
+    assert names == [["a"], ["b"], ["c"]]

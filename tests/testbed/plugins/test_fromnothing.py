@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,17 @@ from tests.testbed.plugins.conftest import EngineOn
 
 @pytest.fixture
 def account() -> Iterator[Cloud]:
-    """An account with neither network nor cluster, where IAM takes its time."""
+    """An account with neither network nor cluster, where what is new is seen late."""
     with Cloud(has_cluster=False, settings=Settings(settling=0.3)) as running:
         yield running
+
+
+@contextmanager
+def one_by_one(cloud: Cloud) -> Iterator[None]:
+    """Have every listing come in pages of one."""
+    cloud.world.largest_page = 1
+    yield
+    cloud.world.largest_page = None
 
 
 def client(cloud: Cloud, service: str) -> Any:
@@ -45,9 +54,10 @@ def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
 ) -> None:
     control, engine = CloudControl(account.url), engine_on("fromnothing")
 
-    forecast = engine.preview("dev", settings(account))
-    assert control.leftovers() == {}
-    assert engine.up("dev", settings(account)) == forecast
+    with one_by_one(account):
+        forecast = engine.preview("dev", settings(account))
+        assert control.leftovers() == {}
+        assert engine.up("dev", settings(account)) == forecast
 
     outputs = engine.outputs("dev")
     assert outputs["endpoint"] == account.cluster_endpoint
@@ -66,13 +76,13 @@ def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
     (entry,) = control.access_entries()
     assert entry["type"] == "EC2_LINUX"
 
-    assert not engine.up("dev", settings(account)).any
-    assert not engine.refresh("dev").any
-
-    engine.up(
-        "dev",
-        settings(account, cluster={"home": "fargate"}, network={"nat": "zonal"}),
-    )
+    with one_by_one(account):
+        assert not engine.up("dev", settings(account)).any
+        assert not engine.refresh("dev").any
+        engine.up(
+            "dev",
+            settings(account, cluster={"home": "fargate"}, network={"nat": "zonal"}),
+        )
 
     ec2 = client(account, "ec2")
     assert eks.list_nodegroups(clusterName="joiner")["nodegroups"] == []
@@ -87,7 +97,8 @@ def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
     gateways = ec2.describe_nat_gateways()["NatGateways"]
     assert len({g["SubnetId"] for g in gateways if g["State"] == "available"}) == 3
 
-    engine.destroy("dev")
+    with one_by_one(account):
+        engine.destroy("dev")
     assert control.leftovers() == {}
     assert control.unimplemented() == {}
 
