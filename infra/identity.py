@@ -14,9 +14,10 @@ import pulumi
 from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult, Resource
 
-from infra.clusterapi import ClusterLocation
+from infra.clusterapi import ClusterApi, ClusterLocation
 from infra.config import ConfigError, Presence
 from infra.ekscluster import EksCluster
+from infra.podidentity import Identities
 from infra.policies import Place
 from infra.statefulprovider import StatefulProvider
 from infra.teardown import STACK_ANNOTATION
@@ -117,7 +118,8 @@ class NoAssociation(Resource):
     """A service account without a Pod Identity association, so that IRSA can be its identity.
 
     The engine deletes what a program no longer asks for when everything else is done: too
-    late for the pods that have started by then.
+    late for the pods that have started by then. EKS sees the end of an association seconds
+    late, too, and so it is waited for.
     """
 
     def __init__(
@@ -145,20 +147,29 @@ class _NoAssociationProvider(StatefulProvider):
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         location = ClusterLocation.of(props)
-        remove_association(
+        namespace, service_account = props["namespace"], props["service_account"]
+        was_there = remove_association(
             location.client("eks"),
             cluster=location.cluster_name,
-            namespace=props["namespace"],
-            service_account=props["service_account"],
+            namespace=namespace,
+            service_account=service_account,
             stack=props["stack"],
         )
+        if was_there:
+            Identities(
+                cluster=ClusterApi.find(location),
+                namespace=namespace,
+                service_account=service_account,
+            ).end()
         return super().create(props)
 
 
 def remove_association(
     eks: Any, *, cluster: str, namespace: str, service_account: str, stack: str
-) -> None:
-    """Remove the association that the stack has given the service account, if there is one.
+) -> bool:
+    """Remove the association that the stack has given the service account.
+
+    Returns whether there was one.
 
     Raises:
         ForeignAssociationError: somebody else has given it one.
@@ -173,3 +184,4 @@ def remove_association(
         if association.get("tags", {}).get(STACK_ANNOTATION) != stack:
             raise ForeignAssociationError(cluster, association)
         eks.delete_pod_identity_association(**named)
+    return bool(associations)

@@ -1,8 +1,8 @@
-"""Whether EKS gives pods of a service account their identity yet, and pods that got none.
+"""Whether EKS gives pods of a service account their identity yet, or still, and pods that got none.
 
-A Pod Identity association is seen some seconds after it was made, and a pod gets the means of
-its identity when it is created or never. So the first pods wait until a pod that is only tried
-(a dry run) would get them, and those that came too early are made again.
+A Pod Identity association, and its end, are seen some seconds late, and a pod gets the means of
+its identity when it is created or never. So pods wait until one that is only tried (a dry run)
+would get what it should, and those that came too early are made again.
 """
 
 from __future__ import annotations
@@ -66,11 +66,16 @@ class Identities:
 
     def settle(self) -> None:
         """Wait until pods get their identity, then make those again that came too early."""
-        if self.cluster.get(WEBHOOK) is None or not self._wait():
+        if self.cluster.get(WEBHOOK) is None or not self._wait(given=True):
             return
         for pod in self.without():
             self.say(f"pod {pod} was created before its identity was there: it is made again")
             self.cluster.delete(f"{self._pods}/{pod}")
+
+    def end(self) -> None:
+        """Wait until pods no longer get the identity of an association that is gone."""
+        if self.cluster.get(WEBHOOK) is not None:
+            self._wait(given=False)
 
     def without(self) -> list[str]:
         """Names of the pods that got no identity and stay."""
@@ -100,15 +105,19 @@ class Identities:
     def _pods(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
-    def _wait(self) -> bool:
+    def _wait(self, *, given: bool) -> bool:
         deadline = self.clock.monotonic() + PATIENCE_SECONDS
         account = f"{self.namespace}/{self.service_account}"
         try:
-            while not self.is_given:
+            while self.is_given is not given:
                 if self.clock.monotonic() >= deadline:
                     self.say(
                         f"{account} has had no identity for {PATIENCE_SECONDS:.0f} s: look whether "
                         "its Pod Identity association is there; run `pulumi up` again once it is"
+                        if given
+                        else f"{account} has had the identity of a Pod Identity association that "
+                        f"is gone for {PATIENCE_SECONDS:.0f} s: pods that start now may be refused "
+                        "by AWS until they are made again"
                     )
                     return False
                 self.clock.sleep(LOOK_SECONDS)

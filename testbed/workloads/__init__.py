@@ -10,7 +10,9 @@ stands in as follows:
 * The pod network is loopback: each pod has an address of its own in 127.0.0.0/8, told to it as
   BIND_ADDRESS. There are no Service addresses and no DNS.
 * The mount at /var/run/secrets is a kubeconfig, told as KUBECONFIG, whose token is the pod's own.
-* Volumes, security contexts and resource limits have no effect.
+* Tokens for AWS, which the webhook of `podidentity` has put into the pod's spec as it was created,
+  lie in files of this machine; variables that name a mounted one, or the agent, name what is here.
+* Other volumes, security contexts and resource limits have no effect.
 
 `supervisor` stands above `pods`, that above `containers`; the rest are their tools.
 """

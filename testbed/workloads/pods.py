@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,18 +22,14 @@ from testbed.kube.client import (
 from testbed.workloads.addresses import AddressBlock
 from testbed.workloads.containers import Container, Place, timestamp
 from testbed.workloads.environment import Surroundings, resolve
-from testbed.workloads.tokens import AWS_SECONDS, TokenFile, pod_kubeconfig, write_atomically
+from testbed.workloads.podidentity import AGENT
+from testbed.workloads.tokens import TokenFile, pod_kubeconfig, write_atomically
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 SETTLE_SECONDS = 2.0  # for a container that was stopped while it waited for the API server
-POD_IDENTITY_AUDIENCE = "pods.eks.amazonaws.com"
-IRSA_AUDIENCE = "sts.amazonaws.com"
-IRSA_ANNOTATION = "eks.amazonaws.com/role-arn"
 TRANSIENT = (KubernetesError, aiohttp.ClientError, TimeoutError)
-
-HasPodIdentity = Callable[[str, str], Awaitable[bool]]  # namespace, service account
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,6 @@ class Host:
     python: Path
     cloud_url: str
     region: str
-    has_pod_identity: HasPodIdentity
 
 
 @dataclass(frozen=True)
@@ -75,6 +70,7 @@ class Pod:
     _transitions: dict[str, tuple[str, str]] = field(default_factory=dict)  # type → status, since
     _renewals: list[asyncio.Task[None]] = field(default_factory=list)
     _given: dict[str, str] | None = None
+    _tokens: dict[tuple[str, str], Path] = field(default_factory=dict)  # volume, path in it → file
 
     @property
     def name(self) -> str:
@@ -183,7 +179,22 @@ class Pod:
             allocatable=self.host.allocatable,
             read=self._read,
         )
-        return await resolve(container, surroundings, self._given)
+        variables = await resolve(container, surroundings, self._given)
+        found = self._found_here(container)
+        return {name: found.get(value, value) for name, value in variables.items()}
+
+    def _found_here(self, container: Object) -> dict[str, str]:
+        """Say where on this machine is what a container looks for elsewhere."""
+        mounts = [
+            (volume, path, file, mount["mountPath"])
+            for (volume, path), file in self._tokens.items()
+            for mount in container.get("volumeMounts") or []
+            if mount["name"] == volume
+        ]
+        return {
+            f"{AGENT}/v1/credentials": f"{self.host.cloud_url}/v1/credentials",
+            **{f"{mounted_at}/{path}": str(file) for _, path, file, mounted_at in mounts},
+        }
 
     async def _read(self, kind: str, name: str) -> Object:
         return await self.host.kube.get(f"/api/v1/namespaces/{self.namespace}/{kind}/{name}")
@@ -207,7 +218,8 @@ class Pod:
         account = await self._service_account()
         if self._mounts_token(account):
             given["KUBECONFIG"] = await self._mount_token()
-        return {**given, **await self._aws_identity(account)}
+        await self._project_tokens()
+        return given
 
     async def _service_account(self) -> Object:
         name = self.object["spec"].get("serviceAccountName") or "default"
@@ -227,24 +239,21 @@ class Pod:
         write_atomically(kubeconfig, content)
         return str(kubeconfig)
 
-    async def _aws_identity(self, account: Object) -> dict[str, str]:
-        """Inject what EKS Pod Identity injects, or else IAM roles for service accounts."""
-        if await self.host.has_pod_identity(self.namespace, account["metadata"]["name"]):
-            token = await self._project_aws("eks-pod-identity", POD_IDENTITY_AUDIENCE)
-            return {
-                "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{self.host.cloud_url}/v1/credentials",
-                "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": token,
-            }
-        role = (account["metadata"].get("annotations") or {}).get(IRSA_ANNOTATION)
-        if role:
-            token = await self._project_aws("web-identity", IRSA_AUDIENCE)
-            return {"AWS_ROLE_ARN": role, "AWS_WEB_IDENTITY_TOKEN_FILE": token}
-        return {}
-
-    async def _project_aws(self, name: str, audience: str) -> str:
-        path = self._directory / "tokens" / name
-        await self._project(TokenFile(path=path, audience=audience, lifetime_seconds=AWS_SECONDS))
-        return str(path)
+    async def _project_tokens(self) -> None:
+        """Fetch the tokens for others than the API server that the pod's volumes hold."""
+        for volume in self.object["spec"].get("volumes") or []:
+            for source in (volume.get("projected") or {}).get("sources") or []:
+                asked = source.get("serviceAccountToken") or {}
+                if not asked.get("audience"):
+                    continue
+                file = self._directory / "tokens" / volume["name"] / asked["path"]
+                token = TokenFile(
+                    path=file,
+                    audience=asked["audience"],
+                    lifetime_seconds=asked["expirationSeconds"],
+                )
+                await self._project(token)
+                self._tokens[volume["name"], asked["path"]] = file
 
     async def _project(self, token: TokenFile) -> None:
         due = await token.write(self.host.kube, self.object)

@@ -11,16 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
-import boto3
-from botocore.exceptions import BotoCoreError, ClientError
 
 from testbed.kube.client import Change, ChangeType, KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.processes import owned
 from testbed.processes.background import Background
 from testbed.workloads.addresses import AddressBlock
-from testbed.workloads.environment import ConfigurationError
-from testbed.workloads.pods import HasPodIdentity, Host, Pod, log_file
+from testbed.workloads.podidentity import HasPodIdentity, Webhook
+from testbed.workloads.pods import Host, Pod, log_file
 from testbed.workloads.systemnodes import ALLOCATABLE, SystemNode
 
 log = logging.getLogger(__name__)
@@ -114,7 +112,11 @@ class Workloads:
                     for index in range(self._node_count)
                 ]
                 hosts = [self._host(node, kube, session, block, pods_directory) for node in nodes]
-                await self._serve(nodes, hosts, ready)
+                webhook = Webhook(
+                    kube=kube, region=self._region, has_pod_identity=self._has_pod_identity(session)
+                )
+                async with webhook.serving():
+                    await self._serve(nodes, hosts, ready)
 
     def _host(
         self,
@@ -136,8 +138,22 @@ class Workloads:
             python=self._python,
             cloud_url=self._cloud_url,
             region=self._region,
-            has_pod_identity=_pod_identity(self._cloud_url, self._region, self._cluster_name),
         )
+
+    def _has_pod_identity(self, session: aiohttp.ClientSession) -> HasPodIdentity:
+        async def has_pod_identity(namespace: str, service_account: str) -> bool:
+            url = f"{self._cloud_url}/testbed/pod-identity-associations"
+            async with session.get(url) as response:
+                response.raise_for_status()
+                answer = await response.json()
+            wanted = (self._cluster_name, namespace, service_account)
+            return any(
+                (each["clusterName"], each["namespace"], each["serviceAccount"]) == wanted
+                for each in answer["associations"]
+                if each["isSeen"]
+            )
+
+        return has_pod_identity
 
     async def _serve(
         self, nodes: list[SystemNode], hosts: list[Host], ready: Callable[[], None]
@@ -198,27 +214,3 @@ class Workloads:
 def _report_failure(life: asyncio.Task[None]) -> None:
     if not life.cancelled() and (failure := life.exception()) is not None:
         log.error("%s was given up", life.get_name(), exc_info=failure)
-
-
-def _pod_identity(cloud_url: str, region: str, cluster_name: str) -> HasPodIdentity:
-    eks = boto3.client(
-        "eks",
-        endpoint_url=cloud_url,
-        region_name=region,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
-
-    async def has_pod_identity(namespace: str, service_account: str) -> bool:
-        try:
-            answer = await asyncio.to_thread(
-                eks.list_pod_identity_associations,
-                clusterName=cluster_name,
-                namespace=namespace,
-                serviceAccount=service_account,
-            )
-        except (BotoCoreError, ClientError) as exc:
-            raise ConfigurationError(f"pod identity is unknown: {exc}") from exc
-        return bool(answer["associations"])
-
-    return has_pod_identity

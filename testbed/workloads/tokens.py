@@ -18,7 +18,6 @@ from testbed.kube.kubeconfig import Kubeconfig
 log = logging.getLogger(__name__)
 
 API_SECONDS = 3607  # what the API server marks as a pod's own, and extends while old clients linger
-AWS_SECONDS = 86400
 RENEW_AT = 0.8  # of the lifetime, as a kubelet does
 RETRY_SECONDS = 5.0
 

@@ -49,8 +49,8 @@ class Eks:
         del self.associations[asked["associationId"]]
 
 
-def remove(eks: Eks) -> None:
-    remove_association(
+def remove(eks: Eks) -> bool:
+    return remove_association(
         eks, cluster="joiner", namespace="kube-system", service_account="karpenter", stack=STACK
     )
 
@@ -60,8 +60,8 @@ def test_the_association_that_the_stack_made_is_removed_and_no_other() -> None:
     eks.associate("karpenter", {"joiner.dev/stack": STACK})
     other = eks.associate("external-dns", {})
 
-    remove(eks)
-    remove(eks)
+    assert remove(eks)
+    assert not remove(eks)
 
     assert list(eks.associations) == [other]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ class Eks:
     """A cluster whose webhook sees the association after some seconds; also its clock."""
 
     seen_after: float = 0.0
+    seen_until: float = math.inf
     has_webhook: bool = True
     refusal: ApiError | None = None
     pods: list[dict[str, Any]] = field(default_factory=list)
@@ -58,19 +60,23 @@ class Eks:
         assert (method, path) == ("POST", f"{PODS}?dryRun=All")
         if self.refusal:
             raise self.refusal
-        return pod("probe", identity=self.now >= self.seen_after)
+        return pod("probe", identity=self.seen_after <= self.now < self.seen_until)
 
     def delete(self, path: str) -> None:
         self.pods = [each for each in self.pods if f"{PODS}/{each['metadata']['name']}" != path]
 
     def settle(self) -> None:
-        Identities(
+        self.identities.settle()
+
+    @property
+    def identities(self) -> Identities:
+        return Identities(
             cluster=self,
             namespace="kube-system",
             service_account="karpenter",
             clock=self,
             say=self.said.append,
-        ).settle()
+        )
 
 
 def test_the_first_pod_waits_until_the_association_is_seen() -> None:
@@ -80,6 +86,27 @@ def test_the_first_pod_waits_until_the_association_is_seen() -> None:
 
     assert eks.now == 8
     assert eks.said == []
+
+
+@pytest.mark.parametrize(
+    ("eks", "waited"), [(Eks(seen_until=7), 8), (Eks(has_webhook=False), 0), (Eks(seen_until=0), 0)]
+)
+def test_the_end_of_an_association_is_waited_for(eks: Eks, waited: float) -> None:
+    eks.pods = [pod("before", identity=True)]
+
+    eks.identities.end()
+
+    assert eks.now == waited
+    assert len(eks.pods) == 1
+    assert eks.said == []
+
+
+def test_an_association_that_does_not_end_is_said() -> None:
+    eks = Eks()
+
+    eks.identities.end()
+
+    assert "identity of a Pod Identity association that is gone" in eks.said[0]
 
 
 def test_pods_that_came_too_early_are_made_again_and_no_others() -> None:

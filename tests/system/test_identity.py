@@ -29,6 +29,9 @@ ROLE = "KarpenterControllerRole-joiner"
 POD_IDENTITY = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 WEB_IDENTITY = "AWS_WEB_IDENTITY_TOKEN_FILE"
 PODS_WANTED = 20
+SEEN_LATE = 3.0
+"""Seconds until pods get an association, and until they no longer do."""
+
 FEW_PODS = 2
 MORE_PODS = 60
 NEEDED = {
@@ -50,6 +53,7 @@ REFUSAL = re.compile(
 async def test_controllers_act_as_their_role_alone_and_at_once_whichever_identity_they_get(
     region: Region, kube: KubeClient
 ) -> None:
+    region.cloud.change_settings(associating=SEEN_LATE)
     called: set[str] = set()
     for turn, (identity, given, pods) in enumerate(
         (

@@ -77,8 +77,15 @@ def fake_cloud() -> Iterator[FakeCloud]:
                 since, timeout = int(query.get("since", -1)), float(query.get("timeout", 0))
                 self._answer(cloud.told(since, min(timeout, 1.0)))
             elif url.path.endswith("/pod-identity-associations"):
-                asked = (query["namespace"], query["serviceAccount"])
-                known = [{"associationId": "a-1"}] if asked in cloud.associations else []
+                known = [
+                    {
+                        "clusterName": "joiner",
+                        "namespace": namespace,
+                        "serviceAccount": account,
+                        "isSeen": True,
+                    }
+                    for namespace, account in cloud.associations
+                ]
                 self._answer({"associations": known})
             else:
                 self._answer({"accessEntries": cloud.access_entries})

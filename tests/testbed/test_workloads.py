@@ -174,6 +174,8 @@ async def test_the_system_nodes_are_ready_in_two_zones_and_keep_others_out(
 
     zones = {node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in present}
     assert zones == {"us-west-2a", "us-west-2b"}
+    architectures = {node["metadata"]["labels"]["kubernetes.io/arch"] for node in present}
+    assert architectures == {"amd64", "arm64"}
     for node in present:
         taints = [t["key"] for t in node["spec"]["taints"]]
         assert "CriticalAddonsOnly" in taints
