@@ -40,6 +40,7 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
     """Return the stack's settings by which the Pulumi program finds the testbed."""
     assert testbed.cloud is not None
     return {
+        "cluster": "existing" if testbed.has_eks_cluster else "create",
         "clusterName": testbed.cluster_name,
         "region": testbed.region,
         "awsEndpoint": testbed.cloud.url,

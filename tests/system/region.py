@@ -108,10 +108,14 @@ class Region:
 
 
 @contextmanager
-def running_region(place: Path) -> Iterator[Region]:
-    """Bring a region up in a new directory `place`, and leave nothing of it."""
+def running_region(place: Path, *, has_eks_cluster: bool = True) -> Iterator[Region]:
+    """Bring a region up in a new directory `place`, and leave nothing of it.
+
+    Where EKS has no cluster the account is empty, and the stack makes the cluster: the region's
+    control plane becomes what EKS says of it.
+    """
     with owned.kept(place) as directory:
-        with Testbed(directory=directory / "testbed") as testbed:
+        with Testbed(directory=directory / "testbed", has_eks_cluster=has_eks_cluster) as testbed:
             said: list[str] = []
             engine = PulumiEngine(
                 directory=directory / "pulumi",

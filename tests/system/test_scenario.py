@@ -1,15 +1,36 @@
-"""The demo's scenario: `make demo` shows it, this asserts it."""
+"""The demo's scenario: `make demo` shows it, this asserts it from an empty account.
+
+The account has neither network nor cluster, and AWS takes its time to show what is new: the stack
+makes the cluster that its nodes join, and takes it down again.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from testbed.demo.observation import Observation, Observer
 from testbed.demo.scenario import Scenario
 from testbed.kube.client import KubeClient
-from tests.system.region import Region
+from tests.system.region import Region, running_region
 
 pytestmark = pytest.mark.system
+
+SETTLING = {"settling": 0.5, "associating": 3.0}
+"""Seconds until what is new is seen, and until pods that are created get an identity that is."""
+
+LARGEST_PAGE = 25
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    """A region whose account is empty."""
+    place = tmp_path_factory.mktemp("system") / "region"
+    with running_region(place, has_eks_cluster=False) as running:
+        running.cloud.change_settings(**SETTLING)
+        running.cloud.limit_pages(LARGEST_PAGE)
+        yield running
 
 
 class Printed:
