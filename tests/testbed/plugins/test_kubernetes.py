@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -10,6 +11,9 @@ import pytest
 
 from testbed.kube.client import KubeClient, NotFoundError
 from testbed.plugins.engine import EngineError
+from testbed.plugins.kubernetesprovider.api import ApiError
+from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
+from testbed.plugins.provider import Work
 from testbed.region.cluster import Cluster
 from tests.testbed.plugins.conftest import EngineOn
 
@@ -159,3 +163,30 @@ async def test_the_api_servers_own_words_are_shown_before_anything_is_made(
         engine.preview("dev", {**config, "size": "10"}, secrets=secrets)
 
     engine.destroy("dev")
+
+
+async def test_what_is_there_is_not_taken_over_and_what_is_misspelt_is_refused(
+    kube: KubeClient, cluster: Cluster
+) -> None:
+    provider = KubernetesProvider()
+    provider.configure({"kubeconfig": cluster.kubeconfig.read_text()})
+    work = Work(type="kubernetes:core/v1:ConfigMap", identity="", tell=print)
+    name = f"map-{uuid.uuid4().hex[:8]}"
+    path = f"/api/v1/namespaces/default/configmaps/{name}"
+    inputs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default"},
+        "data": {"word": "ours"},
+    }
+
+    with pytest.raises(ApiError, match='unknown field "dta"'):
+        await asyncio.to_thread(provider.create, work, {**inputs, "dta": {}})
+    with pytest.raises(NotFoundError):
+        await kube.get(path)
+    await kube.create(path.rpartition("/")[0], {**inputs, "data": {"word": "theirs"}})
+    with pytest.raises(ApiError, match="already exists"):
+        await asyncio.to_thread(provider.create, work, inputs)
+
+    assert (await kube.get(path))["data"] == {"word": "theirs"}
+    await kube.delete(path)
