@@ -145,6 +145,10 @@ class PulumiEngine:
         """Remove everything that the stack made. Raises `EngineError`."""
         return self._operate("destroy", stack, "--yes", "--skip-preview")
 
+    def preview_destroy(self, stack: str) -> Changes:
+        """Forecast what `destroy` would do; the program is run, and may say more of it."""
+        return self._operate("destroy", stack, "--preview-only", "--run-program")
+
     def outputs(self, stack: str) -> dict[str, Any]:
         """The stack's outputs, secret ones included."""
         said = self._ask("stack", "output", "--json", "--show-secrets", "--stack", stack)

@@ -89,6 +89,46 @@ class AccessEntry(EksResource):
         self.api.delete_access_entry(clusterName=cluster, principalArn=arn)
 
 
+class AccessPolicyAssociation(EksResource):
+    """`aws.eks.AccessPolicyAssociation`; imported as `cluster#principal#policy`."""
+
+    token = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
+    is_taggable = False
+    fixed = ("clusterName", "principalArn", "policyArn", "accessScope")
+    computed = ("associatedAt", "modifiedAt")
+
+    @staticmethod
+    def _place(identity: str) -> dict[str, str]:
+        cluster, principal, policy = identity.split("#")
+        return {"clusterName": cluster, "principalArn": principal, "policyArn": policy}
+
+    def create(self, inputs: Bag) -> str:
+        place = {key: inputs[key] for key in ("clusterName", "principalArn", "policyArn")}
+        scope = given(inputs["accessScope"], type="type", namespaces="namespaces")
+        self.api.associate_access_policy(**place, accessScope=scope)
+        return "#".join(place.values())
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        place = self._place(identity)
+        policy = place.pop("policyArn")
+        pages = self.api.get_paginator("list_associated_access_policies").paginate(**place)
+        for page in pages:
+            for one in page["associatedAccessPolicies"]:
+                if one["policyArn"] == policy:
+                    return {
+                        **self._place(identity),
+                        "accessScope": given(
+                            one["accessScope"], type="type", namespaces="namespaces"
+                        ),
+                        "associatedAt": str(one["associatedAt"]),
+                        "modifiedAt": str(one["modifiedAt"]),
+                    }
+        return None
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.disassociate_access_policy(**self._place(identity))
+
+
 class PodIdentityAssociation(EksResource):
     """`aws.eks.PodIdentityAssociation`; imported as `cluster,association`."""
 
@@ -314,7 +354,7 @@ def get_cluster_auth(session: Session, arguments: Mapping[str, Any]) -> Bag:
     return {"id": name, "name": name, "region": region, "token": Secret(f"k8s-aws-v1.{token}")}
 
 
-RESOURCES: Final = (AccessEntry, Addon, PodIdentityAssociation)
+RESOURCES: Final = (AccessEntry, AccessPolicyAssociation, Addon, PodIdentityAssociation)
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "aws:eks/getCluster:getCluster": get_cluster,
     "aws:eks/getClusterAuth:getClusterAuth": get_cluster_auth,

@@ -16,6 +16,7 @@ from testbed.plugins.awsprovider.resourcetype import (
     change_tags,
     name_of,
 )
+from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
@@ -144,4 +145,22 @@ class QueuePolicy(Resource):
 
 
 RESOURCES: Final = (Queue, QueuePolicy)
-FUNCTIONS: Final[Mapping[str, Function]] = {}
+
+
+def get_queue(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.sqs.get_queue`."""
+    region = arguments.get("region") or session.region
+    api, name = session.client("sqs", region), arguments["name"]
+    url = api.get_queue_url(QueueName=name)["QueueUrl"]
+    attributes = api.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+    return {
+        "arn": attributes["QueueArn"],
+        "id": url,
+        "name": name,
+        "region": region,
+        "tags": api.list_queue_tags(QueueUrl=url).get("Tags") or {},
+        "url": url,
+    }
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {"aws:sqs/getQueue:getQueue": get_queue}
