@@ -22,9 +22,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 import yaml
@@ -82,6 +82,11 @@ class ClusterLocation:
         """Find it again in what a resource remembers."""
         return cls(**{name: str(props.get(name) or "") for name in cls.__slots__})
 
+    @property
+    def location(self) -> Mapping[str, str]:
+        """The same as a stack's state keeps it."""
+        return asdict(self)
+
     def client(self, service: str) -> Any:
         """Return the boto3 client of an AWS API."""
         return boto3.client(
@@ -96,6 +101,19 @@ class Server:
     url: str
     context: ssl.SSLContext
     token: Callable[[], str] | None = None
+
+
+class Objects(Protocol):
+    """What everybody asks of a cluster; each adds what he alone does."""
+
+    def get(self, path: str) -> Wire | None:
+        """Read one object."""
+
+    def list(self, path: str, **query: str) -> list[Wire]:
+        """Read a collection."""
+
+    def delete(self, path: str) -> None:
+        """Ask for an object to go."""
 
 
 class ClusterApi:

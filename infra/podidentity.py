@@ -21,6 +21,7 @@ from infra.clusterapi import (
     ClusterGoneError,
     ClusterLocation,
     ClusterUnreachableError,
+    Objects,
     Wire,
 )
 from infra.ekscluster import EksCluster
@@ -38,20 +39,11 @@ PATIENCE_SECONDS = 120.0
 """Associations take seconds; after this, pods are started all the same, and somebody is told."""
 
 
-class Cluster(Protocol):
+class Cluster(Objects, Protocol):
     """What is asked of the cluster."""
-
-    def get(self, path: str) -> Wire | None:
-        """Read one object."""
-
-    def list(self, path: str, **query: str) -> list[Wire]:
-        """Read a collection."""
 
     def request(self, method: str, path: str, body: Wire | None = None) -> Wire:
         """Send one request."""
-
-    def delete(self, path: str) -> None:
-        """Ask for an object to go."""
 
 
 @dataclass(kw_only=True)

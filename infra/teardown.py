@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from infra.clusterapi import (
     ClusterGoneError,
     ClusterLocation,
     ClusterUnreachableError,
+    Objects,
     Wire,
     require_given_up,
 )
@@ -82,17 +83,8 @@ class StillThereError(Exception):
         super().__init__(f"still there after {seconds:.0f} s: {describe(remains)}")
 
 
-class Cluster(Protocol):
+class Cluster(Objects, Protocol):
     """What draining asks of the cluster."""
-
-    def list(self, path: str, **query: str) -> list[Wire]:
-        """Read a collection."""
-
-    def get(self, path: str) -> Wire | None:
-        """Read one object."""
-
-    def delete(self, path: str) -> None:
-        """Ask for an object to go."""
 
     def merge(self, path: str, change: Wire) -> None:
         """Change an object."""
@@ -433,10 +425,11 @@ class Installation(Resource):
         installation: str,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        where = asdict(location) if isinstance(location, ClusterLocation) else location.location
         self.title = installation
         """What the tag `joiner.dev/installation` says."""
-        super().__init__(StatefulProvider(), name, {**where, "installation": installation}, opts)
+        super().__init__(
+            StatefulProvider(), name, {**location.location, "installation": installation}, opts
+        )
 
 
 def _collection(kind: Kind[Any]) -> str:

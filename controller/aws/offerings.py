@@ -191,8 +191,8 @@ class InstanceTypes:
         counted, built = self._listed(node_class, shared), self._types(node_class, shared)
         known = built.together
         if known is None or known.others is not others or known.counted is not counted:
-            merged = [*(one for one in others if one.name not in shared), *counted]
-            merged.sort(key=lambda one: one.name)
+            whole = (each for each in others if each.name not in shared)
+            merged = sorted([*whole, *counted], key=lambda instance_type: instance_type.name)
             known = built.together = _Together(others, counted, tuple(merged))
         return known.all
 
