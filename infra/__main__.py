@@ -16,6 +16,7 @@ from infra.clusterapi import ClusterLocation
 from infra.config import StackConfig, read, refuse_disallowed, require_options
 from infra.earliernames import with_former_name
 from infra.ekscluster import EksCluster, kubernetes_provider
+from infra.enforcement import held_to_rules
 from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
 from infra.network import Network, NetworkArgs
 from infra.nodepools import NodePools, NodePoolsArgs
@@ -67,7 +68,7 @@ def _cluster(
         account=aws.get_caller_identity(opts=asking).account_id,
         cluster_name=config.cluster_name,
     )
-    options = pulumi.ResourceOptions(providers=[on_aws])
+    options = pulumi.ResourceOptions(providers=[on_aws], transformations=[held_to_rules])
     network = Network(
         "network",
         NetworkArgs(

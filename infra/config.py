@@ -25,6 +25,7 @@ import yaml
 
 from controller.options import SETTINGS, Options, OptionsError, Range, value_of
 from infra.clusterapi import kubeconfig_file
+from infra.rules import of_statement
 
 PROJECT = "joiner"
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -129,10 +130,24 @@ StackName = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Maps of a certain shape, said in words."""
+
+    has_shape: Callable[[Wire], bool]
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
 Statements = Annotated[
     tuple[Wire, ...],
-    "a list of statements of IAM, each with an Effect (Allow or Deny), an Action and a Resource, "
-    "of which none makes an administrator of whoever has it",
+    Each(
+        lambda wire: _is_statement(wire),
+        "a list of statements of IAM, each with an Effect (Allow or Deny), an Action and a "
+        "Resource, and none that breaks the rules of security.md",
+    ),
 ]
 
 NO_REGIONS: Mapping[str, str] = {}
@@ -498,6 +513,7 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
     yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
     yield from _unusable_from_nothing(config)
+    yield from _unusable_statements(config)
     for name in sorted(config.env.keys() & {setting.variable for setting in SETTINGS}):
         yield (
             f"{PROJECT}:env: {name}={config.env[name]!r} cannot be set here: it is a setting of "
@@ -546,6 +562,15 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
         )
     if config.identity == "irsa" and config.oidc_provider != "create" and not on_fargate:
         yield f"{create}: a new cluster has no OIDC provider; set {PROJECT}:oidcProvider to create"
+
+
+def _unusable_statements(config: StackConfig) -> Iterator[str]:
+    """What opens what must stay closed, as the resources made of it would be refused for."""
+    for key in ("controllerStatements", "nodeStatements"):
+        for statement in getattr(config, KEYS[key].name):
+            written = json.dumps(statement, default=str)
+            for fault in of_statement(statement):
+                yield f"{PROJECT}:{key}: {written} cannot be used: {fault}"
 
 
 def _is_private(cidr: str) -> bool:
@@ -628,22 +653,22 @@ def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:
         yield f"{PROJECT}:tags={dict(tags)!r} cannot be used: allowed are at most {TAGS} tags"
 
 
-EVERYTHING = ("*", "*:*", "iam:*", "sts:*")
+def _is_statement(wire: Wire) -> bool:
+    """Whether it has what a statement has; what it opens is another question."""
+    said = {"Action", "NotAction", "Resource", "NotResource"} & wire.keys()
+    condition = wire.get("Condition", {})
+    return (
+        wire.get("Effect") in ("Allow", "Deny")
+        and len(said & {"Action", "NotAction"}) == len(said & {"Resource", "NotResource"}) == 1
+        and all(_are_names(wire[key]) for key in said)
+        and isinstance(condition, dict)
+        and all(isinstance(keys, dict) for keys in condition.values())
+    )
 
 
-def _is_usable(statement: Wire) -> bool:
-    """Whether it is a statement, and one that opens neither all of AWS nor all roles in it."""
-    acts = {"Action", "NotAction"} & statement.keys()
-    if statement.get("Effect") == "Deny":
-        return bool(acts and {"Resource", "NotResource"} & statement.keys())
-    if statement.get("Effect") != "Allow" or "Action" not in acts or not statement.get("Resource"):
-        return False
-    everywhere = "*" in _listed(statement["Resource"])
-    return not everywhere or not any(one in EVERYTHING for one in _listed(statement["Action"]))
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _are_names(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list) and bool(names) and all(isinstance(n, str) and n for n in names)
 
 
 def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:
@@ -669,11 +694,11 @@ def _value(text: str, kind: Any, key: str) -> Any:
         return affinity
     if kind == tuple[Wire, ...]:
         return _wires(text, key, "a list of maps")
-    if kind == Statements:
-        statements = _wires(text, key, members[1])
-        if not all(_is_usable(statement) for statement in statements):
-            raise OptionsError(key, text, members[1])
-        return statements
+    if len(members) > 1 and isinstance(members[1], Each):
+        wires = _wires(text, key, members[1].words)
+        if not all(map(members[1].has_shape, wires)):
+            raise OptionsError(key, text, members[1].words)
+        return wires
     if typing.get_origin(kind) is tuple:
         return _list(text, members[0], key)
     return value_of(text, kind, key=key)

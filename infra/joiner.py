@@ -46,6 +46,7 @@ from infra.customresources import CustomResources, CustomResourcesArgs
 from infra.deployment import Controller, ControllerArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
 from infra.ekscluster import EksCluster, kubernetes_provider
+from infra.enforcement import held_to_rules
 from infra.iam import (
     ControllerRole,
     ControllerRoleArgs,
@@ -210,7 +211,8 @@ class Joiner(pulumi.ComponentResource):
             name,
             None,
             pulumi.ResourceOptions.merge(
-                opts, pulumi.ResourceOptions(transformations=[self._as_one_of_ours])
+                opts,
+                pulumi.ResourceOptions(transformations=[self._as_one_of_ours, held_to_rules]),
             ),
         )
         given = args.installation or self._stack

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from controller.apis.durations import written
 from controller.options import Range
-from infra.config import KEYS, Form, StackConfig, Statements, Wire
+from infra.config import KEYS, Each, Form, StackConfig, Wire
 
 HEAD = """\
 # Settings of a stack
@@ -78,8 +78,8 @@ def _allowed(kind: Any) -> str:
         return "an affinity as in the spec of a pod"
     if kind == tuple[Wire, ...]:
         return "a list of maps"
-    if kind == Statements:
-        return str(members[1])
+    if len(members) > 1 and isinstance(members[1], Each):
+        return members[1].words
     if typing.get_origin(kind) is tuple:
         return f"a list of {_allowed(members[0])}"
     if typing.get_origin(kind) is Literal:

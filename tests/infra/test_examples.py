@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -41,7 +44,7 @@ def made() -> Made:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {"component"}
+    assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {"component", "policies"}
 
 
 def test_names_and_policies_follow_from_the_cluster_that_the_program_makes(made: Made) -> None:
@@ -89,3 +92,43 @@ def test_nothing_in_the_cluster_is_made_by_a_provider_that_nobody_named(made: Ma
 
     assert len(providers) == 1
     assert "pulumi:providers:kubernetes::kubernetes" in providers.pop()
+
+
+@pytest.fixture
+def pack(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The policy pack as it hands itself to Pulumi's SDK for packs.
+
+    A stand-in for that SDK, which asks for an older protobuf than Pulumi's own.
+    """
+    sdk = ModuleType("pulumi_policy")
+    packs: list[SimpleNamespace] = []
+    for name in ("ReportViolation", "ResourceValidationArgs"):
+        setattr(sdk, name, object)
+    sdk.EnforcementLevel = SimpleNamespace(MANDATORY="mandatory")  # type: ignore[attr-defined]
+    sdk.ResourceValidationPolicy = SimpleNamespace  # type: ignore[attr-defined]
+    sdk.PolicyPack = lambda **given: packs.append(  # type: ignore[attr-defined]
+        SimpleNamespace(**given)
+    )
+    monkeypatch.setitem(sys.modules, "pulumi_policy", sdk)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(EXAMPLES / "policies" / "__main__.py"))
+    (made,) = packs
+    return made
+
+
+def test_the_policy_pack_holds_any_program_to_the_rules(pack: SimpleNamespace) -> None:
+    (policy,) = pack.policies
+
+    def told(kind: str, props: dict[str, Any]) -> list[str]:
+        said: list[str] = []
+        policy.validate(SimpleNamespace(resource_type=kind, props=props), said.append)
+        return said
+
+    everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+    written = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
+    assert pack.enforcement_level == "mandatory"
+    assert told("aws:iam/policy:Policy", {"policy": written, "name": "mine"}) == [
+        "a statement: it allows *: name the actions"
+    ]
+    assert told("aws:iam/policy:Policy", {"name": "mine"}) == []
+    assert told("aws:s3/bucket:Bucket", {"policy": written}) == []

@@ -379,12 +379,12 @@ def test_a_buffer_and_the_pod_template_it_names_are_made(tmp_path: Path) -> None
         (
             "nodeStatements",
             '[{"Effect": "Allow", "Action": "*", "Resource": "*"}]',
-            "an administrator",
+            "allows *: name the actions",
         ),
         (
             "controllerStatements",
-            '[{"Effect": "Allow", "Action": ["s3:*", "iam:*"], "Resource": ["*"]}]',
-            "an administrator",
+            '[{"Effect": "Allow", "Action": ["s3:Get", "iam:*"], "Resource": ["*"]}]',
+            "iam:* on everything",
         ),
         ("tolerations", "{}", "a list of maps"),
         ("affinity", "[]", "an affinity"),

@@ -1,0 +1,243 @@
+"""What must never happen to rights is refused before it happens; what we do ourselves is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+import pytest
+
+from infra import policies
+from infra.clusterapi import ClusterLocation
+from infra.config import ConfigError, parse
+from infra.ekscluster import EksCluster
+from infra.enforcement import RuleBrokenError
+from infra.joiner import Joiner, JoinerArgs
+from infra.policies import Place
+from infra.rules import violations
+from tests.infra.test_config import ENOUGH
+from tests.infra.test_program import made_by
+
+PLACE = Place("aws", "us-west-2", "123456789012", "joiner")
+BUCKET = "arn:aws:s3:::ours/*"
+ROLE = "arn:aws:iam::123456789012:role/nodes"
+PROFILES = "arn:aws:iam::123456789012:instance-profile/*"
+TO_EC2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+QUEUE = "arn:aws:sqs:us-west-2:123456789012:joiner"
+ISSUER = "oidc.example.com/id/ABC"
+PROVIDER = f"arn:aws:iam::123456789012:oidc-provider/{ISSUER}"
+
+Wire = dict[str, Any]
+
+
+def allowing(action: str | list[str], resource: str = "*", **more: Wire) -> Wire:
+    return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
+
+
+def of_policy(*statements: Wire) -> list[str]:
+    document = policies.text_of(policies.document(*statements))
+    return list(violations("aws:iam/policy:Policy", {"policy": document}))
+
+
+def of_trust(principal: Any, **conditions: Wire) -> list[str]:
+    trust = json.dumps(policies.trusts(principal, ["sts:AssumeRole"], **conditions))
+    return list(violations("aws:iam/role:Role", {"assumeRolePolicy": trust}))
+
+
+def of_queue(principal: Any, **more: Wire) -> list[str]:
+    sending = {"Effect": "Allow", "Principal": principal, "Action": "sqs:SendMessage", **more}
+    document = json.dumps(policies.document({**sending, "Resource": QUEUE}))
+    return list(violations("aws:sqs/queuePolicy:QueuePolicy", {"policy": document}))
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        (allowing("*"), "allows *: name the actions"),
+        (allowing("*", BUCKET), "allows *: name the actions"),
+        (allowing("s3:*"), "s3:* on everything"),
+        (allowing(["s3:GetObject", "ec2:*"]), "ec2:* on everything"),
+        (allowing("secretsmanager:Get*"), "secretsmanager:Get* on everything"),
+        (allowing("ec2:Ru?Instances", "arn:aws:*:*:*:*"), "on everything"),
+        ({"Effect": "Allow", "NotAction": "iam:*", "Resource": "*"}, "all but what it names"),
+        ({"Effect": "Allow", "Action": "s3:Get*", "NotResource": BUCKET}, "all but what it names"),
+        (allowing("iam:*"), "iam:* on everything"),
+        (allowing("iam:CreateUser"), "could give himself more"),
+        (allowing("iam:AttachRolePolicy", ROLE), "could give himself more"),
+        (allowing("iam:CreateInstanceProfile"), "more than instance profiles"),
+        (allowing("iam:PassRole", Condition=TO_EC2), "PassRole of any role"),
+        (allowing("iam:PassRole", ROLE), "iam:PassedToService"),
+        (allowing("sts:AssumeRole"), "every role there is"),
+    ],
+    ids=str,
+)
+def test_a_statement_that_opens_too_much_is_told_with_what_to_do(
+    statement: Wire, words: str
+) -> None:
+    (fault,) = of_policy(statement)
+
+    assert words in fault
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        allowing("s3:*", BUCKET),
+        allowing("s3:GetObject"),
+        allowing(["ec2:Describe*", "ec2:DescribeI*", "iam:List*"]),
+        allowing("iam:PassRole", ROLE, Condition=TO_EC2),
+        allowing("iam:CreateInstanceProfile", PROFILES),
+        allowing("sts:AssumeRole", ROLE),
+        {"Effect": "Deny", "Action": "*", "Resource": "*"},
+    ],
+    ids=str,
+)
+def test_a_statement_that_says_what_it_opens_is_nobodys_concern(statement: Wire) -> None:
+    assert of_policy(statement) == []
+
+
+@pytest.mark.parametrize(
+    "principal",
+    [
+        "*",
+        {"AWS": "arn:aws:iam::999999999999:root"},
+        {"Service": ["ec2.amazonaws.com", "lambda.amazonaws.com"]},
+        {"Federated": PROVIDER},
+    ],
+    ids=str,
+)
+def test_nobody_else_becomes_a_role(principal: Any) -> None:
+    (fault,) = of_trust(principal)
+
+    assert "become the role" in fault
+
+
+def test_a_token_must_name_its_service_account() -> None:
+    one = {f"{ISSUER}:sub": "system:serviceaccount:kube-system:karpenter"}
+    many = {f"{ISSUER}:sub": "system:serviceaccount:*:*"}
+
+    assert of_trust({"Federated": PROVIDER}, StringEquals=one) == []
+    assert of_trust({"Federated": PROVIDER}, StringEquals=many)
+    assert of_trust({"Federated": PROVIDER}, StringLike=one)
+    assert of_trust({"Service": "ec2.amazonaws.com.cn"}) == []
+
+
+@pytest.mark.parametrize("principal", ["*", {"AWS": "*"}, {"Service": "events.amazonaws.com"}])
+def test_a_queue_is_open_only_to_whom_a_condition_names(principal: Any) -> None:
+    here = {"StringEquals": {"aws:SourceAccount": PLACE.account}}
+    safe = {"Bool": {"aws:SecureTransport": "true"}}
+
+    assert "opens the queue to everybody" in of_queue(principal)[0]
+    assert of_queue(principal, Condition=safe)
+    assert of_queue(principal, Condition=here) == []
+
+
+def test_a_queue_may_be_open_to_somebody_by_name() -> None:
+    assert of_queue({"AWS": ROLE}) == []
+
+
+def test_no_node_is_an_administrator() -> None:
+    def attached(arn: str) -> list[str]:
+        kind = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+        return list(violations(kind, {"policyArn": arn}))
+
+    assert "an administrator" in attached("arn:aws-us-gov:iam::aws:policy/AdministratorAccess")[0]
+    assert attached("arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy") == []
+    assert attached("arn:aws:iam::123456789012:policy/AdministratorAccess") == []
+
+
+def widened(kind: str, key: str, value: Any) -> pulumi.ResourceTransformation:
+    """Change one property of all resources of a type, as a program around ours can."""
+
+    def transformation(
+        made: pulumi.ResourceTransformationArgs,
+    ) -> pulumi.ResourceTransformationResult | None:
+        if made.type_ != kind:
+            return None
+        return pulumi.ResourceTransformationResult({**made.props, key: value}, made.opts)
+
+    return transformation
+
+
+EVERYBODY = json.dumps(policies.trusts({"AWS": "*"}, ["sts:AssumeRole"]))
+OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Principal": "*"}))
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("args", "transformation", "words"),
+    [
+        (
+            {"controller_statements": [allowing("ec2:*")]},
+            None,
+            "Policy a-controller-Extra breaks the rules of docs/security.md:\n"
+            "a statement: it allows ec2:* on everything: name the actions, or the resources",
+        ),
+        (
+            {"node_statements": [allowing("iam:CreateUser")]},
+            None,
+            "RolePolicy a-node-Extra breaks the rules",
+        ),
+        (
+            {"node_policies": ["arn:aws:iam::aws:policy/IAMFullAccess"]},
+            None,
+            "IAMFullAccess would make an administrator of whoever has the role: attach a narrower",
+        ),
+        (
+            {},
+            widened("aws:iam/role:Role", "assume_role_policy", EVERYBODY),
+            "it lets * become the role",
+        ),
+        (
+            {},
+            widened("aws:sqs/queuePolicy:QueuePolicy", "policy", pulumi.Output.from_input(OPEN)),
+            "it opens the queue to everybody",
+        ),
+    ],
+    ids=["policy", "inline", "attachment", "trust", "queue"],
+)
+def test_a_program_that_breaks_a_rule_ends_with_the_next_step(
+    args: dict[str, Any], transformation: pulumi.ResourceTransformation | None, words: str
+) -> None:
+    def program() -> None:
+        Joiner(
+            "a",
+            JoinerArgs(
+                cluster=EksCluster.found(ClusterLocation("joiner", "us-west-2")),
+                image="joiner:1",
+                **args,
+            ),
+            pulumi.ResourceOptions(transformations=[transformation] if transformation else []),
+        )
+
+    with pytest.raises(RuleBrokenError) as refused:
+        made_by(program, {})
+
+    assert words in str(refused.value)
+
+
+@pytest.mark.usefixtures("entries")
+def test_what_is_known_later_is_looked_at_then() -> None:
+    def program() -> None:
+        arn = aws.iam.Policy("theirs", policy="{}").arn
+        admin = arn.apply(lambda _: "arn:aws:iam::aws:policy/AdministratorAccess")
+        Joiner(
+            "a",
+            JoinerArgs(
+                cluster=EksCluster.found(ClusterLocation("joiner", "us-west-2")),
+                image="joiner:1",
+                node_policies=[admin],
+            ),
+        )
+
+    with pytest.raises(RuleBrokenError, match="AdministratorAccess would make"):
+        made_by(program, {})
+
+
+def test_a_stacks_statement_is_refused_as_it_is_read() -> None:
+    statement = json.dumps([allowing("ec2:*")])
+
+    with pytest.raises(ConfigError, match=r"joiner:nodeStatements: .*ec2:\* on everything: name"):
+        parse(ENOUGH | {"nodeStatements": statement})
