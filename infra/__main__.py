@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -11,7 +11,7 @@ import pulumi_aws as aws
 
 from controller.apis import labels
 from infra import nodepools, placement, providers
-from infra.cluster import Cluster, ClusterArgs, facts, refuse_foreign_cluster
+from infra.cluster import Access, Cluster, ClusterArgs, facts, refuse_foreign_cluster
 from infra.clusterapi import ClusterLocation
 from infra.config import StackConfig, read, refuse_disallowed, require_options
 from infra.earliernames import with_former_name
@@ -88,10 +88,19 @@ def _cluster(
             home=config.controller_home,
             namespace=config.namespace,
             deployment=config.name,
+            access=[_access(entry) for entry in config.access_entries],
         ),
         options,
     )
     return facts(cluster, place, location), [cluster]
+
+
+def _access(entry: Mapping[str, Any]) -> Access:
+    return Access(
+        principal=entry["principal"],
+        policy=entry["policy"],
+        namespaces=entry.get("namespaces", ()),
+    )
 
 
 def _discovery_tags(config: StackConfig) -> dict[str, str]:

@@ -37,6 +37,20 @@ ON_FARGATE = json.dumps({"computeType": "Fargate"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class Access:
+    """What somebody may do in the cluster."""
+
+    principal: pulumi.Input[str]
+    """ARN of a role or user of IAM."""
+
+    policy: str
+    """The name of one of EKS's access policies, such as AmazonEKSClusterAdminPolicy."""
+
+    namespaces: Sequence[str] = ()
+    """Where it may; everywhere when left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterArgs:
     """What cluster it is to be, and where the controller is at home."""
 
@@ -55,6 +69,9 @@ class ClusterArgs:
     namespace: str = "kube-system"
     deployment: str = "karpenter"
     """Where the controller runs, and as what: with a home on Fargate, these pods live there."""
+
+    access: Sequence[Access] = ()
+    """Who may do what there, beside whoever makes the cluster, who is its administrator."""
 
 
 class Cluster(pulumi.ComponentResource):
@@ -93,7 +110,29 @@ class Cluster(pulumi.ComponentResource):
             self._fargate(private, before) if on_fargate else self._nodes(private, before)
         )
         self._addon(DNS, ON_FARGATE if on_fargate else None, after=[home])
+        for number, access in enumerate(args.access):
+            self._let_in(access, number)
         self.register_outputs({"name": self.eks.name})
+
+    def _let_in(self, access: Access, number: int) -> None:
+        """Let somebody do something in the cluster, by an access entry of his own."""
+        given = access.principal
+        who = given.rpartition(":")[2] if isinstance(given, str) else number
+        name = f"{self._name}-access-{who}"
+        entry = aws.eks.AccessEntry(
+            name, cluster_name=self.eks.name, principal_arn=given, opts=self._mine
+        )
+        scope = {"type": "namespace", "namespaces": list(access.namespaces)}
+        aws.eks.AccessPolicyAssociation(
+            name,
+            cluster_name=self.eks.name,
+            principal_arn=entry.principal_arn,
+            policy_arn=(
+                f"arn:{self._args.place.partition}:eks::aws:cluster-access-policy/{access.policy}"
+            ),
+            access_scope=scope if access.namespaces else {"type": "cluster"},
+            opts=self._mine,
+        )
 
     def _role(
         self, title: str, trust: policies.Document, attached: Sequence[str]

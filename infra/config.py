@@ -150,6 +150,25 @@ Statements = Annotated[
     ),
 ]
 
+ACCESS_POLICIES = (
+    "AmazonEKSAdminPolicy",
+    "AmazonEKSAdminViewPolicy",
+    "AmazonEKSClusterAdminPolicy",
+    "AmazonEKSEditPolicy",
+    "AmazonEKSViewPolicy",
+)
+"""What a person may be let do in a cluster: EKS user guide, "Review access policy permissions"."""
+
+AccessEntries = Annotated[
+    tuple[Wire, ...],
+    Each(
+        lambda wire: _is_access(wire),
+        "a list of maps with a principal (the ARN of a role or user of IAM), a policy (any of "
+        f"{', '.join(ACCESS_POLICIES)}) and, where it is not for the whole cluster, namespaces (a "
+        "list)",
+    ),
+]
+
 NO_REGIONS: Mapping[str, str] = {}
 
 
@@ -177,6 +196,10 @@ class StackConfig:
 
     nat_gateways: Nat = "single"
     """Of a network made here: one for all zones, or one in each."""
+
+    access_entries: AccessEntries = ()
+    """Who else may do what in a cluster made here; whoever makes it is its administrator, and is
+    not named."""
 
     platform_stack: StackName | None = None
     """Makes this a stack of NodePools alone, on what that stack has set up. One without
@@ -514,6 +537,7 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
     yield from _unusable_tags(config.tags)
     yield from _unusable_from_nothing(config)
     yield from _unusable_statements(config)
+    yield from _unusable_entries(config)
     for name in sorted(config.env.keys() & {setting.variable for setting in SETTINGS}):
         yield (
             f"{PROJECT}:env: {name}={config.env[name]!r} cannot be set here: it is a setting of "
@@ -562,6 +586,14 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
         )
     if config.identity == "irsa" and config.oidc_provider != "create" and not on_fargate:
         yield f"{create}: a new cluster has no OIDC provider; set {PROJECT}:oidcProvider to create"
+
+
+def _unusable_entries(config: StackConfig) -> Iterator[str]:
+    principals = [entry["principal"] for entry in config.access_entries]
+    if principals and config.cluster == "existing":
+        yield f"{PROJECT}:accessEntries counts only with {PROJECT}:cluster='create'"
+    for principal in sorted({one for one in principals if principals.count(one) > 1}):
+        yield f"{PROJECT}:accessEntries: {principal} stands there more than once; allowed is once"
 
 
 def _unusable_statements(config: StackConfig) -> Iterator[str]:
@@ -669,6 +701,18 @@ def _is_statement(wire: Wire) -> bool:
 def _are_names(value: Any) -> bool:
     names = [value] if isinstance(value, str) else value
     return isinstance(names, list) and bool(names) and all(isinstance(n, str) and n for n in names)
+
+
+_PRINCIPAL = r"arn:[\w-]+:iam::\d{12}:(role|user)/[!-~]{1,512}"
+
+
+def _is_access(wire: Wire) -> bool:
+    return (
+        {"principal", "policy"} <= wire.keys() <= {"principal", "policy", "namespaces"}
+        and re.fullmatch(_PRINCIPAL, str(wire["principal"]), re.ASCII) is not None
+        and wire["policy"] in ACCESS_POLICIES
+        and ("namespaces" not in wire or _are_names(wire["namespaces"]))
+    )
 
 
 def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:

@@ -15,6 +15,8 @@ from tests.infra.test_program import Made, run
 pytestmark = pytest.mark.usefixtures("entries")
 
 ON_FARGATE = {"controllerHome": "fargate", "identity": "irsa", "oidcProvider": "create"}
+OPS = "arn:aws:iam::123456789012:role/ops"
+DEVELOPER = "arn:aws:iam::123456789012:user/developer"
 ENOUGH = {
     "cluster": "create",
     "clusterName": "joiner",
@@ -89,6 +91,28 @@ def test_a_cluster_lets_principals_in_by_entries_and_has_its_addons() -> None:
     }
 
 
+def test_others_are_let_in_as_a_setting_says() -> None:
+    entries = [
+        {"principal": OPS, "policy": "AmazonEKSClusterAdminPolicy"},
+        {"principal": DEVELOPER, "policy": "AmazonEKSEditPolicy", "namespaces": ["team-a"]},
+    ]
+    asked = made(accessEntries=json.dumps(entries))
+
+    let_in = asked.of("aws:eks/accessEntry:AccessEntry").values()
+    assert {OPS, DEVELOPER} <= {each["principalArn"] for each in let_in}
+    associations = asked.of("aws:eks/accessPolicyAssociation:AccessPolicyAssociation").values()
+    policies = "arn:aws:eks::aws:cluster-access-policy"
+    assert {
+        each["principalArn"]: (each["policyArn"], each["accessScope"]) for each in associations
+    } == {
+        OPS: (f"{policies}/AmazonEKSClusterAdminPolicy", {"type": "cluster"}),
+        DEVELOPER: (
+            f"{policies}/AmazonEKSEditPolicy",
+            {"type": "namespace", "namespaces": ["team-a"]},
+        ),
+    }
+
+
 def test_the_controller_is_at_home_on_two_graviton_nodes() -> None:
     asked = made()
 
@@ -122,6 +146,26 @@ def test_a_cluster_that_is_there_is_nobodys_to_make() -> None:
     ("settings", "words"),
     [
         ({"cluster": "existing", "kubernetesVersion": "1.36"}, "counts only with"),
+        (
+            {
+                "cluster": "existing",
+                "accessEntries": json.dumps([{"principal": OPS, "policy": "AmazonEKSViewPolicy"}]),
+            },
+            "counts only with",
+        ),
+        (
+            {
+                "accessEntries": json.dumps(
+                    [{"principal": OPS, "policy": "AmazonEKSViewPolicy"}] * 2
+                )
+            },
+            "more than once",
+        ),
+        (
+            {"accessEntries": '[{"principal": "ops", "policy": "AmazonEKSViewPolicy"}]'},
+            "the ARN of a",
+        ),
+        ({"accessEntries": json.dumps([{"principal": OPS, "policy": "root"}])}, "any of AmazonEKS"),
         ({"vpcCidr": "8.8.0.0/16"}, "private network"),
         ({"vpcCidr": "10.0.0.7/16"}, "private network"),
         ({"vpcCidr": "10.0.0.0/24"}, "/16 to /20"),
