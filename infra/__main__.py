@@ -17,6 +17,7 @@ from infra.config import StackConfig, read, refuse_disallowed, require_options
 from infra.earliernames import with_former_name
 from infra.ekscluster import EksCluster, kubernetes_provider
 from infra.enforcement import held_to_rules
+from infra.holdings import Holdings, staying
 from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
 from infra.network import Network, NetworkArgs
 from infra.nodepools import NodePools, NodePoolsArgs
@@ -34,8 +35,12 @@ def platform(config: StackConfig) -> None:
     else:
         refuse_missing_cluster(location)
     first = Installation("installation", location, installation)
-    on_aws = providers.aws_provider(config, installation=first.title, after=[first])
+    held = _holdings(config, location, "cluster-holdings", after=[first])
+    on_aws = providers.aws_provider(config, installation=first.title, after=[first, held])
     cluster, made = _cluster(config, location, on_aws)
+    if made:
+        # Once Joiner is gone, it looks whose the cluster is before it goes.
+        made.append(_holdings(config, location, "cluster-holdings-before-end", after=made))
     refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(
         cluster, opts=pulumi.ResourceOptions(depends_on=[first, *made])
@@ -55,6 +60,23 @@ def platform(config: StackConfig) -> None:
     _export(config, joiner)
 
 
+def _holdings(
+    config: StackConfig, location: ClusterLocation, name: str, *, after: Sequence[pulumi.Resource]
+) -> Holdings:
+    """Remember whether the stack has made the cluster, and of which settings it was made."""
+    is_made = config.cluster == "create"
+    return Holdings(
+        name,
+        location,
+        {"cluster": config.cluster_name} if is_made else {},
+        installation=_installation(config),
+        fixed={"vpcCidr": config.vpc_cidr} if is_made else {},
+        retained=config.retain_on_delete,
+        confirmed=config.confirm_delete,
+        opts=pulumi.ResourceOptions(depends_on=list(after)),
+    )
+
+
 def _cluster(
     config: StackConfig, location: ClusterLocation, on_aws: aws.Provider
 ) -> tuple[EksCluster, list[pulumi.Resource]]:
@@ -68,7 +90,10 @@ def _cluster(
         account=aws.get_caller_identity(opts=asking).account_id,
         cluster_name=config.cluster_name,
     )
-    options = pulumi.ResourceOptions(providers=[on_aws], transformations=[held_to_rules])
+    options = pulumi.ResourceOptions.merge(
+        staying("cluster", config.retain_on_delete),
+        pulumi.ResourceOptions(providers=[on_aws], transformations=[held_to_rules]),
+    )
     network = Network(
         "network",
         NetworkArgs(

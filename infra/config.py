@@ -169,6 +169,11 @@ AccessEntries = Annotated[
     ),
 ]
 
+HOLDINGS = ("cluster", "nodeRole", "controllerRole", "queue")
+"""What may be made by a stack, or be there already: each is the key of the setting that says so."""
+
+Holdings = Annotated[str, Form("|".join(HOLDINGS), f"any of {', '.join(HOLDINGS)}")]
+
 NO_REGIONS: Mapping[str, str] = {}
 
 
@@ -291,6 +296,14 @@ class StackConfig:
 
     queue: Presence = "create"
     """The same of the interruption queue: one that exists needs its rules and its policy."""
+
+    retain_on_delete: tuple[Holdings, ...] = ()
+    """What stays in AWS when it is no longer the stack's, be it by `existing` or by `pulumi
+    destroy`: set it, run `pulumi up`, and then let go."""
+
+    confirm_delete: tuple[Holdings, ...] = ()
+    """What `pulumi up` may delete, or make anew. Without it, a setting that would have something
+    deleted that the stack has made is refused in the preview."""
 
     instance_profile_name: RoleName | None = None
     """An instance profile that is there already; one is made of the nodes' role when left out."""

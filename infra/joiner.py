@@ -47,6 +47,7 @@ from infra.deployment import Controller, ControllerArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
 from infra.ekscluster import EksCluster, kubernetes_provider
 from infra.enforcement import held_to_rules
+from infra.holdings import Holdings, staying
 from infra.iam import (
     ControllerRole,
     ControllerRoleArgs,
@@ -118,6 +119,12 @@ class JoinerArgs:
     controller_role: Presence = "create"
     queue: Presence = "create"
     """Of these three: whether they are made, or are there already under their names."""
+
+    retain_on_delete: Sequence[str] = ()
+    """Which of them stay in AWS when they leave the stack: nodeRole, controllerRole, queue."""
+
+    confirm_delete: Sequence[str] = ()
+    """Which of them may be deleted when they are there already all at once."""
 
     instance_profile_name: pulumi.Input[str] | None = None
     """One that is there already; made of the nodes' role when left out."""
@@ -201,6 +208,7 @@ class Joiner(pulumi.ComponentResource):
 
         """
         self._name, self._args = name, args
+        self._first: list[pulumi.Resource] = []
         self._options = require_options(args.settings)
         nodepools.refuse_faulty(args.node_pools)
         self._kinds = customresources.wanted(args.existing_kinds)
@@ -233,7 +241,11 @@ class Joiner(pulumi.ComponentResource):
             role_name=self._node_role_name,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self._installation]),
         )
-        self._first = [self._installation, role_name]
+        self._first = [
+            self._installation,
+            role_name,
+            self._holdings(f"{name}-holdings", after=[self._installation]),
+        ]
         self._mine = pulumi.ResourceOptions(parent=self)
         self._in_cluster = pulumi.ResourceOptions(parent=self, providers=self._cluster_provider())
         self._make(tags)
@@ -242,7 +254,7 @@ class Joiner(pulumi.ComponentResource):
         self, made: pulumi.ResourceTransformationArgs
     ) -> pulumi.ResourceTransformationResult | None:
         """Have each resource bear our tags, and come after what the whole comes after."""
-        if isinstance(made.resource, pulumi.ComponentResource | Installation | NodeRoleName):
+        if isinstance(made.resource, pulumi.ComponentResource) or not self._first:
             return None
         props: dict[str, Any] = dict(made.props)
         if isinstance(getattr(type(made.resource), "tags", None), property):
@@ -252,6 +264,28 @@ class Joiner(pulumi.ComponentResource):
         for before in (self._asked.depends_on, self._first):
             opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=before))
         return pulumi.ResourceTransformationResult(props, opts)
+
+    def _holdings(self, name: str, *, after: Sequence[pulumi.Resource]) -> Holdings:
+        args = self._args
+        made = {
+            "nodeRole": (args.node_role, self._node_role_name),
+            "controllerRole": (args.controller_role, self._controller_role_name),
+            "queue": (args.queue, self._queue_name),
+        }
+        return Holdings(
+            name,
+            args.cluster,
+            {key: given for key, (presence, given) in made.items() if presence == "create"},
+            installation=self._title,
+            retained=args.retain_on_delete,
+            confirmed=args.confirm_delete,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
+        )
+
+    def _held(self, key: str) -> pulumi.ResourceOptions:
+        """Return the options of a part that may have to stay when it leaves the stack."""
+        stays = staying(key, self._args.retain_on_delete)
+        return pulumi.ResourceOptions.merge(self._mine, stays)
 
     def _cluster_provider(self) -> list[pulumi.ProviderResource]:
         """Return a provider of this very cluster, where the program gives none."""
@@ -277,7 +311,7 @@ class Joiner(pulumi.ComponentResource):
                 presence=args.queue,
                 key=args.queue_key,
             ),
-            mine,
+            self._held("queue"),
         )
         windows = self._windows_nodes()
         roles = [node_role, *(part for part in windows if isinstance(part, NodeRole))]
@@ -288,7 +322,10 @@ class Joiner(pulumi.ComponentResource):
             CustomResourcesArgs(definitions=self._kinds),
             self._in_cluster,
         )
-        groundwork = [node_role, access, *windows, queue, controller_role, discovery, kinds]
+        groundwork: list[pulumi.Resource] = [node_role, access, *windows, queue, controller_role]
+        groundwork += [discovery, kinds]
+        # Once the controller is gone, it looks whose all of it is before it goes.
+        groundwork.append(self._holdings(f"{self._name}-holdings-before-end", after=groundwork))
         controller = self._controller(queue, controller_role, groundwork)
         self._node_pools(roles, controller)
         self.node_role_name, self.node_role_arn = node_role.role_name, node_role.role_arn
@@ -422,20 +459,12 @@ class Joiner(pulumi.ComponentResource):
 
     def _node_role(self) -> NodeRole:
         args = self._args
-        return NodeRole(
+        return self._role_of_nodes(
             f"{self._name}-node",
-            NodeRoleArgs(
-                cluster=args.cluster,
-                name=self._node_role_name,
-                presence=args.node_role,
-                profile_name=args.instance_profile_name,
-                path=self._path,
-                statements=args.node_statements,
-                policies=args.node_policies,
-                spot_role=args.spot_role,
-                permissions_boundary=args.permissions_boundary,
-            ),
-            self._mine,
+            self._node_role_name,
+            presence=args.node_role,
+            profile_name=args.instance_profile_name,
+            spot_role=args.spot_role,
         )
 
     def _windows_nodes(self) -> list[pulumi.ComponentResource]:
@@ -443,24 +472,27 @@ class Joiner(pulumi.ComponentResource):
         args, name = self._args, f"{self._name}-windows-node"
         if not args.windows_nodes:
             return []
-        role = NodeRole(
-            name,
-            NodeRoleArgs(
-                cluster=args.cluster,
-                name=self._windows_role_name,
-                path=self._path,
-                statements=args.node_statements,
-                policies=args.node_policies,
-                permissions_boundary=args.permissions_boundary,
-            ),
-            self._mine,
-        )
+        role = self._role_of_nodes(name, self._windows_role_name)
         way = NodeAccessArgs(
             kind=WINDOWS.get(self._access, self._access),
             cluster=args.cluster,
             node_role_arn=role.role_arn,
         )
         return [role, NodeAccess(f"{name}-access", way, self._mine)]
+
+    def _role_of_nodes(self, name: str, role_name: pulumi.Input[str], **more: Any) -> NodeRole:
+        """Make a role of nodes: those of Linux and of Windows may do the same."""
+        args = self._args
+        role = NodeRoleArgs(
+            cluster=args.cluster,
+            name=role_name,
+            path=self._path,
+            statements=args.node_statements,
+            policies=args.node_policies,
+            permissions_boundary=args.permissions_boundary,
+            **more,
+        )
+        return NodeRole(name, role, self._held("nodeRole"))
 
     @property
     def _windows_role_name(self) -> pulumi.Input[str]:
@@ -495,7 +527,7 @@ class Joiner(pulumi.ComponentResource):
                 makes_profiles=args.instance_profiles == "managed",
                 image_parameters=args.image_parameters,
             ),
-            self._mine,
+            self._held("controllerRole"),
         )
 
     def _controller(

@@ -141,26 +141,40 @@ def refuse_taken(given: Given, *, location: ClusterLocation, installation: str) 
     """
     problems = [
         f"there is {name.kind} {name.name} already, and this stack did not make it: it is tagged "
-        f"{_describe(tags)}. Set {name.setting}; or, if it is to be this stack's, which then "
+        f"{described_tags(tags)}. Set {name.setting}; or, if it is to be this stack's, which then "
         f"changes and in the end deletes it, tag it {labels.TAG_INSTALLATION}={installation}"
         for name in _names(given, location)
-        if (tags := _looked_up(name)) is not None
+        if (tags := _looked_up(name.tags)) is not None
         and tags.get(labels.TAG_INSTALLATION) != installation
     ]
     if problems:
         raise ConfigError(problems)
 
 
-def _looked_up(name: Name) -> Tags | None:
+def tags_of(key: str, name: str, location: ClusterLocation) -> Tags | None:
+    """Return the tags of a thing that the program makes, None where there is no such thing.
+
+    Args:
+        key: of the setting that says whether it is made, such as `nodeRole`.
+        name: of the thing.
+        location: where to look.
+
+    """
+    look = {"cluster": _of_cluster, "queue": _of_queue}.get(key, _of_role)
+    return _looked_up(partial(look, location, name))
+
+
+def _looked_up(tags: Callable[[], Tags | None]) -> Tags | None:
     try:
-        return name.tags()
+        return tags()
     except ClientError as exc:
         if exc.response["Error"]["Code"] in ABSENT_CODES:
             return None
         raise
 
 
-def _describe(tags: Tags) -> str:
+def described_tags(tags: Tags) -> str:
+    """Return tags in words."""
     return ", ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "with nothing"
 
 
@@ -178,12 +192,7 @@ def _names(given: Given, location: ClusterLocation) -> Iterator[Name]:
 
 
 def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
-    sqs, events = location.client("sqs"), location.client("events")
-
-    def of_queue() -> Tags:
-        url = sqs.get_queue_url(QueueName=given.queue)["QueueUrl"]
-        tags: Tags = sqs.list_queue_tags(QueueUrl=url).get("Tags", {})
-        return tags
+    events = location.client("events")
 
     def of_rule(rule: str) -> Tags:
         arn = events.describe_rule(Name=rule)["Arn"]
@@ -191,6 +200,7 @@ def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
 
     if "queue" in given.existing:
         return
+    of_queue = partial(_of_queue, location, given.queue)
     yield Name("a queue", given.queue, "joiner:queueName to another name", of_queue)
     for event in EVENTS:
         rule = names.rule(given.queue, event)
@@ -205,8 +215,7 @@ def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
 def _in_iam(given: Given, location: ClusterLocation) -> Iterator[Name]:
     iam, place = location.client("iam"), given.place
 
-    def of_role(role: str) -> Tags:
-        return _pairs(iam.get_role(RoleName=role)["Role"].get("Tags", []))
+    of_role = partial(_of_role, location)
 
     def of_profile(name: str) -> Tags:
         profile = iam.get_instance_profile(InstanceProfileName=name)
@@ -277,6 +286,26 @@ def _in_eks(given: Given, location: ClusterLocation) -> Iterator[Name]:
             yield Name(
                 "the add-on", POD_IDENTITY_AGENT, "joiner:podIdentityAgent to existing", of_addon
             )
+
+
+def _of_cluster(location: ClusterLocation, _name: str) -> Tags | None:
+    try:
+        tags: Tags = described(location).get("tags") or {}
+    except ClusterGoneError:
+        return None
+    return tags
+
+
+def _of_queue(location: ClusterLocation, name: str) -> Tags:
+    sqs = location.client("sqs")
+    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    tags: Tags = sqs.list_queue_tags(QueueUrl=url).get("Tags", {})
+    return tags
+
+
+def _of_role(location: ClusterLocation, name: str) -> Tags:
+    role = location.client("iam").get_role(RoleName=name)["Role"]
+    return _pairs(role.get("Tags", []))
 
 
 def _of_repository(location: ClusterLocation, repository: str) -> Tags:

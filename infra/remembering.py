@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 PROVIDERS: Mapping[str, str] = {
     "access-mapping": "infra.access._RoleMappingProvider",
     "drain": "infra.teardown._DrainProvider",
+    "holdings": "infra.holdings._HoldingsProvider",
     "image": "infra.image._PushedImageProvider",
     "installation": "infra.statefulprovider.StatefulProvider",
     "no-association": "infra.identity._NoAssociationProvider",

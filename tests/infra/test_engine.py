@@ -25,6 +25,7 @@ from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
+from tests.infra.rights import beyond
 
 pytestmark = pytest.mark.cluster
 
@@ -44,6 +45,21 @@ FLUX = {
 OURS = {"joiner.dev/installation": "organization/joiner/dev"}
 
 
+RENAMED = """
+import pulumi
+from infra import joiner
+
+class Renamed(joiner.Joiner):
+    def __init__(self, name, args, opts):
+        former = pulumi.ResourceOptions(aliases=[pulumi.Alias(name=name)])
+        super().__init__("renamed", args, pulumi.ResourceOptions.merge(opts, former))
+
+joiner.Joiner = Renamed
+import infra.__main__
+"""
+"""The program with another name for its component, and the former one as its alias."""
+
+
 @dataclass
 class Stage:
     """A cluster and a cloud, the engine on the checkout, and what it said."""
@@ -61,6 +77,14 @@ class Stage:
     def destroy(self) -> Changes:
         self.said.clear()
         return self.engine.destroy("dev")
+
+    def renamed(self, folder: Path) -> PulumiEngine:
+        """An engine whose program calls its component otherwise."""
+        project = folder / "renamed"
+        project.mkdir()
+        (project / "Pulumi.yaml").write_text("name: joiner\nruntime: python\n")
+        (project / "__main__.py").write_text(RENAMED)
+        return replace(self.engine, project=project)
 
     def wait_until_no_pool_is_left(self) -> None:
         """Let the garbage collector take what nobody waits for."""
@@ -239,14 +263,18 @@ def stage(testbed: Testbed, tmp_path: Path) -> Stage:
     )
 
 
-def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(stage: Stage) -> None:
+def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
+    stage: Stage, tmp_path: Path
+) -> None:
     before = stage.installed
+    stage.cloud.clear_calls()
 
     assert stage.engine.preview("dev", stage.settings).create > 50
     assert stage.cloud.leftovers() == {}
     assert stage.up().create > 50
     assert not stage.up().any
     assert len(stage.installed) == len(crds.DEFINITIONS)
+    assert not stage.renamed(tmp_path).preview("dev", stage.settings).any
 
     stage.destroy()
 
@@ -254,6 +282,7 @@ def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(stage: Stage) -> 
     assert stage.cloud.leftovers() == {}
     assert stage.cluster.get(DEPLOYMENT) is None
     assert any("nothing is left" in line for line in stage.said)
+    assert beyond(stage.cloud) == set(), "rights that docs/clusters.md does not name"
 
 
 def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage) -> None:
@@ -277,14 +306,14 @@ def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage)
     changes = stage.engine.preview("dev", stage.settings | {"spotRole": "create"})
 
     # The component, and what has come since.
-    assert (changes.create, changes.replace, changes.delete) == (3, 0, 0), stage.said
+    assert (changes.create, changes.replace, changes.delete) == (6, 0, 0), stage.said
     assert any("joiner:infra:Joiner joiner create" in line for line in stage.said)
 
     kept = {"spotRole": "create", "instanceProfiles": "managed"}
     changes = stage.engine.preview("dev", stage.settings | kept)
 
     # And the policy that the rights to make profiles have moved to, with its attachment.
-    assert (changes.create, changes.replace, changes.delete) == (5, 0, 0), stage.said
+    assert (changes.create, changes.replace, changes.delete) == (8, 0, 0), stage.said
     stage.engine.restore("dev", {"version": 3, "deployment": {}})
 
 
@@ -338,12 +367,50 @@ def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
     stage.up()
     stage.launch("claim-1")
     stage.cluster.delete(DEPLOYMENT)
+    stage.cloud.clear_calls()
+    before = stage.resources
+
+    stage.engine.preview_destroy("dev")
+
+    assert any("pulumi destroy would drain and end 1 node" in line for line in stage.said)
+    assert stage.resources == before
 
     stage.destroy()
 
     assert stage.cloud.leftovers() == {}
     assert stage.installed == set()
     assert any("the controller is gone: terminating 1 instances" in line for line in stage.said)
+    assert beyond(stage.cloud) == set(), "rights that docs/clusters.md does not name"
+
+
+def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None:
+    stage.up()
+    sqs, queue = stage.client("sqs"), {"retainOnDelete": "queue", "queue": "existing"}
+    admin = {"nodePolicies": "arn:aws:iam::aws:policy/AdministratorAccess"}
+    before = stage.resources
+
+    for words, changes in {
+        "joiner:queue was create and would be existing": queue,
+        "AdministratorAccess would make an administrator": admin,
+    }.items():
+        with pytest.raises(EngineError, match=words):
+            stage.engine.preview("dev", stage.settings | changes)
+    with pytest.raises(EngineError, match="joiner:queue was create and would be existing"):
+        stage.up(**queue)
+    assert stage.resources == before
+
+    stage.up(retainOnDelete="queue")
+    assert stage.up(**queue).delete > 1
+    url = sqs.get_queue_url(QueueName="joiner")["QueueUrl"]
+    stage.destroy()
+
+    assert sqs.get_queue_url(QueueName="joiner")["QueueUrl"] == url
+    sqs.delete_queue(QueueUrl=url)
+    events = stage.client("events")
+    for rule in events.list_rules(NamePrefix="joiner-")["Rules"]:
+        events.remove_targets(Rule=rule["Name"], Ids=["InterruptionQueue"])
+        events.delete_rule(Name=rule["Name"])
+    assert stage.cloud.leftovers() == {}
 
 
 def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> None:

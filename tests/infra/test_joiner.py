@@ -51,7 +51,7 @@ def test_a_cluster_and_an_image_are_enough() -> None:
         for name, provider in everything.providers.items()
         if name.startswith("kubernetes:")
     )
-    assert len(everything.of("pulumi-python:dynamic:Resource")) == 6
+    assert len(everything.of("pulumi-python:dynamic:Resource")) == 8
 
 
 def test_two_of_them_stand_side_by_side() -> None:
@@ -136,10 +136,50 @@ def test_what_it_depends_on_is_there_before_any_part_of_it(
 
     made(program)
 
-    first = {"home", "a-installation", "a-node-role-name"}
+    first = {"home", "a-installation", "a-node-role-name", "a-holdings"}
     parts = depends.keys() - first
     assert len(parts) > 30
     assert all({"home", "a-installation"} <= depends[name] for name in parts)
+
+
+def test_what_is_protected_is_protected_in_all_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    protected: dict[str, bool] = {}
+    register: Any = mocks.MockMonitor.RegisterResource
+
+    def recorded(monitor: mocks.MockMonitor, request: Any) -> Any:
+        protected[request.name] = request.protect
+        return register(monitor, request)
+
+    monkeypatch.setattr(mocks.MockMonitor, "RegisterResource", recorded)
+
+    made(
+        lambda: Joiner(
+            "a", JoinerArgs(cluster=found(), image=IMAGE), pulumi.ResourceOptions(protect=True)
+        )
+    )
+
+    parts = {name: yes for name, yes in protected.items() if name.startswith("a")}
+    assert len(parts) > 30
+    assert all(parts.values())
+
+
+def test_what_is_to_stay_leaves_the_stack_and_not_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    staying: set[str] = set()
+    register: Any = mocks.MockMonitor.RegisterResource
+
+    def recorded(monitor: mocks.MockMonitor, request: Any) -> Any:
+        if request.retainOnDelete:
+            staying.add(f"{request.type.rpartition(':')[2]} {request.name}")
+        return register(monitor, request)
+
+    monkeypatch.setattr(mocks.MockMonitor, "RegisterResource", recorded)
+
+    args = JoinerArgs(cluster=found(), image=IMAGE, retain_on_delete=["nodeRole"])
+    made(lambda: Joiner("a", args))
+
+    policies = [name for name in staying if name.startswith("RolePolicyAttachment a-node-")]
+    assert staying == {"Role a-node", *policies}
+    assert len(policies) == 4
 
 
 def test_what_is_known_later_is_waited_for() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infra import config
 from infra.config import CHECKOUT
@@ -19,6 +20,7 @@ from tests.infra.test_program import run
 
 README = (CHECKOUT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.M | re.S)
+YAML = re.findall(r"^```yaml\n(.*?)^```$", README, re.M | re.S)
 INLINE = [code for code in re.findall(r"`([^`\n]+)`", README) if "<" not in code]
 PULUMI = """#!/bin/sh
 exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> {log}
@@ -120,6 +122,16 @@ def test_settings_in_running_text_are_taken(desk: Path) -> None:
     assert gates.node_overlay
     assert gates.capacity_buffer
     assert gates.static_capacity
+
+
+def test_settings_that_readme_writes_in_yaml_are_taken(desk: Path) -> None:
+    typed(next(lines_with("pulumi")), desk / "checkout")
+    (written,) = (yaml.safe_load(block)["config"] for block in YAML)
+    settings = {key.removeprefix("joiner:"): json.dumps(value) for key, value in written.items()}
+
+    (entry,) = config.parse(told(desk)["prod"] | {"cluster": "create"} | settings).access_entries
+
+    assert entry["policy"] == "AmazonEKSClusterAdminPolicy"
 
 
 @pytest.mark.usefixtures("desk")

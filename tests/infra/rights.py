@@ -1,0 +1,33 @@
+"""What docs/clusters.md says that whoever runs the program may do, compared with what it does."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+from infra.config import CHECKOUT
+from testbed.cloud.control import CloudControl
+
+HEAD = "## Rights of whoever runs it"
+ALWAYS = ("always", "destroy")
+RIGHT = re.compile(r"`([a-z0-9-]+:[A-Za-z*]+)`")
+
+
+def granted(*when: str) -> set[str]:
+    """Patterns of the actions of the table's rows for these cases."""
+    page = (CHECKOUT / "docs" / "clusters.md").read_text()
+    section = page.partition(HEAD)[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
+    patterns = {right for row in rows for right in RIGHT.findall(row[0]) if row[2] in when}
+    assert patterns
+    return patterns
+
+
+def beyond(cloud: CloudControl, *when: str) -> set[str]:
+    """What has been called since the counts were cleared, and stands in no row."""
+    patterns = granted(*ALWAYS, *when)
+    called = {action for actions in cloud.calls().values() for action in actions}
+    assert called
+    return {
+        action for action in called if not any(fnmatchcase(action, pattern) for pattern in patterns)
+    }
