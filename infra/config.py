@@ -174,6 +174,9 @@ HOLDINGS = ("cluster", "nodeRole", "controllerRole", "queue")
 
 Holdings = Annotated[str, Form("|".join(HOLDINGS), f"any of {', '.join(HOLDINGS)}")]
 
+_STAYING = (*HOLDINGS, "nodes")
+Staying = Annotated[str, Form("|".join(_STAYING), f"any of {', '.join(_STAYING)}")]
+
 NO_REGIONS: Mapping[str, str] = {}
 
 
@@ -297,9 +300,10 @@ class StackConfig:
     queue: Presence = "create"
     """The same of the interruption queue: one that exists needs its rules and its policy."""
 
-    retain_on_delete: tuple[Holdings, ...] = ()
+    retain_on_delete: tuple[Staying, ...] = ()
     """What stays in AWS when it is no longer the stack's, be it by `existing` or by `pulumi
-    destroy`: set it, run `pulumi up`, and then let go."""
+    destroy`: set it, run `pulumi up`, and then let go. With nodes, a destroy drains and ends
+    none: another Karpenter has taken them over."""
 
     confirm_delete: tuple[Holdings, ...] = ()
     """What `pulumi up` may delete, or make anew. Without it, a setting that would have something

@@ -36,9 +36,10 @@ STAYING: Mapping[str, tuple[str, ...]] = {
     "nodeRole": (*_ROLE, "aws:iam/rolePolicyAttachment:"),
     "controllerRole": (*_ROLE, "aws:iam/rolePolicyAttachment:"),
     "queue": ("aws:sqs/", "aws:cloudwatch/"),
+    "nodes": ("pulumi-python:dynamic:",),
 }
 """Beginnings of the types that stay with what stays. Instance profiles, and how pods become a
-role, are the stack's all the same."""
+role, are the stack's all the same; nodes stay where nobody ends them."""
 
 
 class WouldBeDeletedError(Exception):

@@ -121,7 +121,8 @@ class JoinerArgs:
     """Of these three: whether they are made, or are there already under their names."""
 
     retain_on_delete: Sequence[str] = ()
-    """Which of them stay in AWS when they leave the stack: nodeRole, controllerRole, queue."""
+    """Which of them stay in AWS when they leave the stack: nodeRole, controllerRole, queue; and
+    nodes, where a destroy is to end none."""
 
     confirm_delete: Sequence[str] = ()
     """Which of them may be deleted when they are there already all at once."""
@@ -281,6 +282,11 @@ class Joiner(pulumi.ComponentResource):
             confirmed=args.confirm_delete,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
         )
+
+    def _ending(self, after: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
+        """Return the options of what ends nodes, unless they stay, when it is deleted."""
+        mine = pulumi.ResourceOptions(parent=self, depends_on=list(after))
+        return pulumi.ResourceOptions.merge(mine, staying("nodes", self._args.retain_on_delete))
 
     def _held(self, key: str) -> pulumi.ResourceOptions:
         """Return the options of a part that may have to stay when it leaves the stack."""
@@ -542,7 +548,7 @@ class Joiner(pulumi.ComponentResource):
             f"{self._name}-nothing-left",
             cluster,
             self._title,
-            pulumi.ResourceOptions(parent=self, depends_on=list(groundwork)),
+            self._ending(groundwork),
         )
         return Controller(
             f"{self._name}-karpenter",
@@ -608,7 +614,7 @@ class Joiner(pulumi.ComponentResource):
         before_controller_goes = Drain(
             f"{self._name}-drain-before-controller",
             drain,
-            pulumi.ResourceOptions(parent=self, depends_on=[controller]),
+            self._ending([controller]),
         )
         node_pools = NodePools(
             f"{self._name}-node-pools",
@@ -632,7 +638,7 @@ class Joiner(pulumi.ComponentResource):
         Drain(
             f"{self._name}-drain",
             drain,
-            pulumi.ResourceOptions(parent=self, depends_on=[before_controller_goes, node_pools]),
+            self._ending([before_controller_goes, node_pools]),
         )
 
 

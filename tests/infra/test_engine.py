@@ -399,18 +399,23 @@ def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None
         stage.up(**queue)
     assert stage.resources == before
 
-    stage.up(retainOnDelete="queue")
+    queue["retainOnDelete"] = "queue, nodes"
+    stage.up(retainOnDelete=queue["retainOnDelete"])
     assert stage.up(**queue).delete > 1
+    instance = stage.run_instance(**OURS)
     url = sqs.get_queue_url(QueueName="joiner")["QueueUrl"]
     stage.destroy()
 
     assert sqs.get_queue_url(QueueName="joiner")["QueueUrl"] == url
+    assert stage.lives(instance)
+    of_instance = {"instances", "volumes", "networkInterfaces"}
+    assert stage.cloud.leftovers().keys() - of_instance == {"queues", "rules"}
+    stage.client("ec2").terminate_instances(InstanceIds=[instance])
     sqs.delete_queue(QueueUrl=url)
     events = stage.client("events")
     for rule in events.list_rules(NamePrefix="joiner-")["Rules"]:
         events.remove_targets(Rule=rule["Name"], Ids=["InterruptionQueue"])
         events.delete_rule(Name=rule["Name"])
-    assert stage.cloud.leftovers() == {}
 
 
 def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> None:

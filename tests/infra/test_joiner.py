@@ -174,11 +174,12 @@ def test_what_is_to_stay_leaves_the_stack_and_not_aws(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(mocks.MockMonitor, "RegisterResource", recorded)
 
-    args = JoinerArgs(cluster=found(), image=IMAGE, retain_on_delete=["nodeRole"])
+    args = JoinerArgs(cluster=found(), image=IMAGE, retain_on_delete=["nodeRole", "nodes"])
     made(lambda: Joiner("a", args))
 
     policies = [name for name in staying if name.startswith("RolePolicyAttachment a-node-")]
-    assert staying == {"Role a-node", *policies}
+    ending = {f"Resource a-{end}" for end in ("drain-before-controller", "drain", "nothing-left")}
+    assert staying == {"Role a-node", *policies, *ending}
     assert len(policies) == 4
 
 
