@@ -1,7 +1,8 @@
 """Elastic Kubernetes Service: who may join a cluster, what its pods may be, its add-ons.
 
 What is fixed for life is what `ForceNew` and `RequiresReplace` say in terraform-provider-aws,
-`internal/service/eks`: `access_entry.go`, `pod_identity_association.go`, `addon.go`.
+`internal/service/eks`: `access_entry.go`, `access_policy_association.go`, `addon.go`,
+`pod_identity_association.go`.
 """
 
 from __future__ import annotations
