@@ -158,6 +158,13 @@ def made_by(
         pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
     finally:
         pulumi.runtime.set_all_config({})
+        # What a failed program leaves is nobody's news in the middle of another test: a traceback
+        # that is written while `ast.parse` runs there breaks it (Python 3.11).
+        loop.set_exception_handler(lambda _loop, _context: None)
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()
         asyncio.set_event_loop(None)
     return region.made
