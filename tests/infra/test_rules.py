@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pulumi
@@ -148,7 +149,7 @@ def test_no_node_is_an_administrator() -> None:
     assert attached("arn:aws:iam::123456789012:policy/AdministratorAccess") == []
 
 
-def widened(kind: str, key: str, value: Any) -> pulumi.ResourceTransformation:
+def widened(kind: str, key: str, value: Callable[[], Any]) -> pulumi.ResourceTransformation:
     """Change one property of all resources of a type, as a program around ours can."""
 
     def transformation(
@@ -156,7 +157,7 @@ def widened(kind: str, key: str, value: Any) -> pulumi.ResourceTransformation:
     ) -> pulumi.ResourceTransformationResult | None:
         if made.type_ != kind:
             return None
-        return pulumi.ResourceTransformationResult({**made.props, key: value}, made.opts)
+        return pulumi.ResourceTransformationResult({**made.props, key: value()}, made.opts)
 
     return transformation
 
@@ -187,12 +188,16 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
         ),
         (
             {},
-            widened("aws:iam/role:Role", "assume_role_policy", EVERYBODY),
+            widened("aws:iam/role:Role", "assume_role_policy", lambda: EVERYBODY),
             "it lets * become the role",
         ),
         (
             {},
-            widened("aws:sqs/queuePolicy:QueuePolicy", "policy", pulumi.Output.from_input(OPEN)),
+            widened(
+                "aws:sqs/queuePolicy:QueuePolicy",
+                "policy",
+                lambda: pulumi.Output.from_input(OPEN),
+            ),
             "it opens the queue to everybody",
         ),
     ],
