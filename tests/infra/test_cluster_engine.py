@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 
+from infra import policies
 from testbed.cloud.control import CloudControl
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
@@ -17,7 +20,8 @@ from tests.infra.test_engine import CHECKOUT, node, pools_folder
 
 pytestmark = pytest.mark.cluster
 
-TEAM = "arn:aws:iam::123456789012:role/team"
+VIEWERS = {"policy": "AmazonEKSViewPolicy"}
+TRUST = policies.text_of(policies.eks_trust())
 
 
 async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
@@ -28,6 +32,9 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
     ) as testbed:
         assert testbed.cloud is not None
         cloud = CloudControl(testbed.cloud.url)
+        iam, eks = (client(testbed.cloud.url, service) for service in ("iam", "eks"))
+        made = iam.create_role(RoleName="team", AssumeRolePolicyDocument=TRUST)
+        team = made["Role"]["Arn"]
         cloud.clear_calls()
         settings = {
             "cluster": "create",
@@ -37,7 +44,7 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
             "kubeconfig": str(testbed.cluster.kubeconfig),
             "image": "joiner:test",
             "nodePools": str(pools_folder(tmp_path / "pools")),
-            "accessEntries": f'[{{"principal": "{TEAM}", "policy": "AmazonEKSViewPolicy"}}]',
+            "accessEntries": json.dumps([{"principal": team, **VIEWERS}]),
             "drainTimeout": "5s",
         }
         engine = PulumiEngine(
@@ -50,7 +57,9 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
                 await kube.create("/api/v1/nodes", node(name, zone))
 
         assert engine.up("dev", settings).create > 100
-        assert policies_of(testbed.cloud.url, TEAM) == ["AmazonEKSViewPolicy"]
+        given = eks.list_associated_access_policies(clusterName="joiner", principalArn=team)
+        (policy,) = given["associatedAccessPolicies"]
+        assert policy["policyArn"].endswith("/AmazonEKSViewPolicy")
 
         existing = {key: value for key, value in settings.items() if key != "accessEntries"}
         with pytest.raises(EngineError, match="joiner:cluster was create and would be existing"):
@@ -58,18 +67,16 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
 
         engine.destroy("dev")
 
-        assert cloud.leftovers() == {}
         assert beyond(cloud, "`cluster` is `create`") == set(), "rights beyond docs/clusters.md"
+        iam.delete_role(RoleName="team")
+        assert cloud.leftovers() == {}
 
 
-def policies_of(endpoint: str, principal: str) -> list[str]:
-    """Which of EKS's policies a principal has in the cluster, by name."""
-    eks = boto3.client(
-        "eks",
+def client(endpoint: str, service: str) -> Any:
+    return boto3.client(
+        service,
         region_name="us-west-2",
         endpoint_url=endpoint,
         aws_access_key_id="testing",
         aws_secret_access_key="testing",
     )
-    found = eks.list_associated_access_policies(clusterName="joiner", principalArn=principal)
-    return [policy["policyArn"].rpartition("/")[2] for policy in found["associatedAccessPolicies"]]
