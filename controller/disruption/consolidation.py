@@ -19,13 +19,14 @@ import numpy as np
 
 from controller.apis import conditions, durations, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE
+from controller.apis.nodepool import NodePool
 from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
 from controller.disruption.applying import launched
 from controller.disruption.budgets import Budgets, allowed, consumption
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
-from controller.disruption.costs import Lives, eviction_cost
+from controller.disruption.costs import HOUR, Lives, eviction_cost
 from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
@@ -55,8 +56,6 @@ commands come soon."""
 
 MOST_STEPS, STEP = 10, timedelta(minutes=2)
 """Of how many steps nodes may go that have to go one after the other, and how long each takes."""
-
-HOUR = timedelta(hours=1)
 
 ENGINE_TRIES = 20
 """How many nodes are tried with the engine in a look, of those that the arrays cannot judge."""
@@ -96,11 +95,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
         return f"NodePool {candidate.pool} has a fixed number of nodes"
     if not candidate.price:
         return "its instance type, zone and capacity type are not among those of its NodePool"
-    try:
-        never_consolidated = durations.parse(disruption.consolidate_after) is None
-    except ValueError:
-        never_consolidated = True
-    if never_consolidated:
+    if not _is_consolidated(candidate.node_pool):
         return f"NodePool {candidate.pool} has consolidation switched off"
     if disruption.consolidation_policy == WHEN_EMPTY:
         return f"NodePool {candidate.pool} consolidates empty nodes only"
@@ -110,6 +105,14 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
         # What they leave behind is room that would be bought elsewhere now.
         return ENDING
     return None
+
+
+def _is_consolidated(pool: NodePool) -> bool:
+    """Whether `consolidateAfter` says when, and can be read."""
+    try:
+        return durations.parse(pool.spec.disruption.consolidate_after) is not None
+    except ValueError:
+        return False
 
 
 def propose(
@@ -735,10 +738,7 @@ def _goes_once_empty(state: StateNode, problem: DisruptionProblem, nodes: int) -
         state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"
     ):
         return False
-    try:
-        return durations.parse(pool.spec.disruption.consolidate_after) is not None
-    except ValueError:
-        return False
+    return _is_consolidated(pool)
 
 
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:

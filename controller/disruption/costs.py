@@ -16,6 +16,8 @@ from controller.state.pods import is_daemon
 
 CHEAPEST, DEAREST = -10.0, 10.0
 
+HOUR = timedelta(hours=1)
+
 MOVE = timedelta(minutes=2)
 """What a pod of a Job must have done for the price of its move to double."""
 
@@ -118,7 +120,7 @@ class Lives:
         life = settings.horizon
         if since is not None:
             life = min(max(self._now - since, settings.cool_down), life)
-        return moving_price(pod, settings, self._now) / (life / timedelta(hours=1))
+        return moving_price(pod, settings, self._now) / (life / HOUR)
 
 
 def _owner(pod: Pod) -> str:

@@ -127,7 +127,7 @@ class Simulation:
         )
         if results.unschedulable:
             return None
-        return Departure(tuple(self._candidates[name] for name in sorted(gone)), results)
+        return self._departure(gone, results)
 
     def carried_out(self, leaving: Collection[str], homes: Mapping[str, str]) -> Departure | None:
         """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and
@@ -135,18 +135,11 @@ class Simulation:
 
         Nobody is asked whether those that stay take them: whoever plans it has seen to that.
         """
-        moving = self._moving(leaving)
-        moves: dict[str, list[str]] = {}
-        for pod in moving:
-            if pod.key in homes:
-                moves.setdefault(homes[pod.key], []).append(pod.key)
-        results = Results(existing_nodes={name: tuple(keys) for name, keys in moves.items()})
-        rest = [pod for pod in moving if pod.key not in homes]
+        results, rest = self._settled(leaving, homes)
         if rest:
-            moved = [bound(pod, homes[pod.key]) for pod in moving if pod.key in homes]
             bought = schedule(
                 rest,
-                snapshot=self._shop(frozenset(leaving), rest, moved),
+                snapshot=self._shop(leaving, rest, homes),
                 settings=self._problem.scheduling,
                 catalog=self.catalog,
                 expired=self._expired,
@@ -154,7 +147,7 @@ class Simulation:
             if bought.unschedulable:
                 return None
             results = replace(bought, existing_nodes=results.existing_nodes)
-        return Departure(tuple(self._candidates[name] for name in sorted(leaving)), results)
+        return self._departure(leaving, results)
 
     def taken_in(
         self, node: StateNode, leaving: Collection[str], homes: Mapping[str, str]
@@ -162,10 +155,8 @@ class Simulation:
         """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and
         all others to one that is empty; None when it has no room for one of those.
         """
-        moving = self._moving(leaving)
-        moved = [bound(pod, homes[pod.key]) for pod in moving if pod.key in homes]
-        rest = [pod for pod in moving if pod.key not in homes]
-        shop = self._shop(frozenset(leaving), rest, moved)
+        settled, rest = self._settled(leaving, homes)
+        shop = self._shop(leaving, rest, homes)
         results = schedule(
             rest,
             snapshot=replace(shop, nodes=(*shop.nodes, node), node_pools=(), instance_types={}),
@@ -174,26 +165,38 @@ class Simulation:
         )
         if results.unschedulable:
             return None
-        moves: dict[str, list[str]] = {}
-        for pod in moved:
-            moves.setdefault(pod.spec.node_name, []).append(pod.key)
-        there = {**results.existing_nodes, **{name: tuple(keys) for name, keys in moves.items()}}
-        return Departure(
-            tuple(self._candidates[name] for name in sorted(leaving)),
-            Results(existing_nodes=there),
-        )
+        there = {**results.existing_nodes, **settled.existing_nodes}
+        return self._departure(leaving, Results(existing_nodes=there))
 
-    def _shop(self, leaving: frozenset[str], rest: Sequence[Pod], moved: Sequence[Pod]) -> Snapshot:
+    def _settled(
+        self, leaving: Collection[str], homes: Mapping[str, str]
+    ) -> tuple[Results, list[Pod]]:
+        """Return the pods of leaving nodes that have homes, at home, and those that have none."""
+        at_home: dict[str, list[str]] = {}
+        rest = []
+        for pod in self._moving(leaving):
+            if pod.key in homes:
+                at_home.setdefault(homes[pod.key], []).append(pod.key)
+            else:
+                rest.append(pod)
+        return Results(existing_nodes={name: tuple(keys) for name, keys in at_home.items()}), rest
+
+    def _departure(self, leaving: Collection[str], results: Results) -> Departure:
+        return Departure(tuple(self._candidates[name] for name in sorted(leaving)), results)
+
+    def _shop(
+        self, leaving: Collection[str], rest: Sequence[Pod], homes: Mapping[str, str]
+    ) -> Snapshot:
         """Return the world in which new nodes are bought for the rest: no node that stays takes
         them, and of the pods there only those are left that a rule might count.
         """
+        gone = frozenset(leaving)
         nodes = tuple(
-            replace(node, deleting=True)
-            for node in self._snapshot.nodes
-            if node.name not in leaving
+            replace(node, deleting=True) for node in self._snapshot.nodes if node.name not in gone
         )
         counts = any(map(_states_rules, rest))
-        staying = (pod for pod in self._snapshot.pods if pod.spec.node_name not in leaving)
+        staying = (pod for pod in self._snapshot.pods if pod.spec.node_name not in gone)
+        moved = (bound(pod, homes[pod.key]) for pod in self._moving(gone) if pod.key in homes)
         pods = tuple(pod for pod in (*staying, *moved) if counts or _keeps_others_off(pod))
         return replace(self._snapshot, nodes=nodes, pods=pods)
 
