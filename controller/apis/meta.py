@@ -21,6 +21,8 @@ class WireMeta(msgspec.StructMeta):
             "kw_only": True,
             "rename": "camel",
             "omit_defaults": True,
+            # What comes from JSON has no cycle for the collector to look for.
+            "gc": False,
         }
         return super().__new__(mcls, name, bases, namespace, **(defaults | options))
 

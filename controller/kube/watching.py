@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -31,6 +31,9 @@ WATCH_SECONDS = (290, 590)
 
 SILENCE_SECONDS = 90.0
 LONGEST_PAUSE_SECONDS = 30.0
+
+AT_ONCE = 100
+"""Objects of a list that are told of in one go: that takes the event loop some milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncIterator[Change[T]]:
                 async with contextlib.aclosing(source.pages(kind)) as pages:
                     async for page in pages:
                         listed = page.metadata.resource_version
-                        for item in page.items or ():
+                        async for item in _by_turns(page.items or ()):
                             yield Change("ADDED", item)
                 version = listed
                 yield Change("SYNCED")
@@ -86,6 +89,14 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncIterator[Change[T]]:
             log.info("watch of %s broke: %s", kind.plural, exc)
         failures += 1
         await asyncio.sleep(_pause(failures))
+
+
+async def _by_turns(items: Sequence[T]) -> AsyncIterator[T]:
+    """Yield items, and let others on the event loop have their turn now and then."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def _pause(failures: int) -> float:

@@ -32,7 +32,13 @@ from controller.manager.leadership import Leadership
 from controller.manager.meteredcloud import MeteredCloud
 from controller.manager.observation import ObservingAssembly
 from controller.manager.overlaidcloud import OverlaidCloud
-from controller.manager.solving import SolverProcess, SpreadingSolve, TimedJudge, TimedSolve
+from controller.manager.solving import (
+    SolverProcess,
+    SpreadingSolve,
+    TimedJudge,
+    TimedSolve,
+    WorldSolver,
+)
 from controller.manager.watches import Watches, followed
 from controller.options import Options
 from controller.reconcilers.clock import Clock, utc_now
@@ -141,14 +147,14 @@ class Replica:
         )
 
     def _solve(self, solver: SolverProcess) -> SpreadingSolve:
-        timed = TimedSolve(solver, self._scheduling(), self._options.solve_time_limit)
+        timed = TimedSolve(WorldSolver(solver), self._scheduling(), self._options.solve_time_limit)
         return SpreadingSolve(timed, self._spreads)
 
     def _judge(self, solver: SolverProcess) -> TimedJudge:
         options = self._options
         limit = options.disruption_time_limit
         return TimedJudge(
-            solver=solver,
+            solver=WorldSolver(solver),
             spreads=self._spreads,
             scheduling=self._scheduling(),
             settings=settings_of(options),

@@ -29,6 +29,7 @@ from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.manager import offers
 from controller.manager.offers import OfferWriter
+from controller.manager.transfer import PodReceiver, PodSender
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -118,25 +119,71 @@ class SolverProcess:
         return self._pipe
 
 
+@dataclass(slots=True)
+class WorldSolver:
+    """Asks one process about worlds; what it has been told already it is not told again."""
+
+    solver: SolverProcess
+    _offers: OfferWriter = field(default_factory=OfferWriter)
+    _sender: PodSender = field(default_factory=PodSender)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(
+        self,
+        function: Callable[..., Answer | None],
+        question: Any,
+        snapshot: Snapshot,
+        *arguments: Any,
+        seconds: float,
+    ) -> Answer:
+        """Return what the function, which may take so many seconds, says of a question about the
+        running pods and the instance types of the snapshot. It is asked with the question in
+        MessagePack, the numbers of the pods, the types as an `OfferWriter` writes them and the
+        arguments; None says that it does not know the pods.
+
+        Raises:
+            SolverError: as a `SolverProcess` does.
+
+        """
+        async with self._turn:
+            for _ in range(2):
+                try:
+                    for parcel in self._sender.parcels(snapshot.pods):
+                        await self.solver.solve(receive, parcel)
+                    answer = await self.solver.solve(
+                        function,
+                        # A fifteenth of the time of pickling, which would be taken from the loop.
+                        msgspec.msgpack.encode(question),
+                        self._sender.numbers(snapshot.pods),
+                        self._offers.written(snapshot.instance_types),
+                        *arguments,
+                        seconds=seconds,
+                    )
+                except BaseException:
+                    self._sender = PodSender()
+                    raise
+                if answer is not None:
+                    return answer
+                # It is another process than the one that was sent the pods.
+                self._sender = PodSender()
+        raise SolverError("the solver's process died")
+
+
 @dataclass(frozen=True, slots=True)
 class TimedSolve:
     """Asks the scheduling engine, and has it answer with the best it has when time is up."""
 
-    solver: SolverProcess
+    solver: WorldSolver
     settings: Settings
     time_limit: timedelta
-    offers: OfferWriter = field(default_factory=OfferWriter)
 
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         """Place the pods in the world of the snapshot."""
-        offer = self.offers.written(snapshot.instance_types)
-        world = dataclasses.replace(snapshot, instance_types={})
-        # A fifteenth of the time that pickling takes, which would be taken from the loop.
-        question = msgspec.msgpack.encode((tuple(pods), world))
-        return await self.solver.solve(
+        world = dataclasses.replace(snapshot, pods=(), instance_types={})
+        return await self.solver.ask(
             schedule,
-            question,
-            offer,
+            (tuple(pods), world),
+            snapshot,
             self.settings,
             self.time_limit.total_seconds(),
             seconds=(self.time_limit + OVERDUE).total_seconds(),
@@ -144,7 +191,7 @@ class TimedSolve:
 
     async def warm_up(self) -> None:
         """Start the process, so that the first pods need not wait for it."""
-        await self.solver.solve(prepare)
+        await self.solver.solver.solve(prepare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +217,11 @@ class TimedJudge:
     Its solver should be nobody else's: pods that wait must not wait for this.
     """
 
-    solver: SolverProcess
+    solver: WorldSolver
     spreads: DefaultSpreads
     scheduling: Settings
     settings: DisruptionSettings
     time_limit: timedelta
-    offers: OfferWriter = field(default_factory=OfferWriter)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
         """Return what to do now, the best that is found in time."""
@@ -186,24 +232,22 @@ class TimedJudge:
         return await self._ask(confirm, problem, decision)
 
     async def _ask(
-        self, function: Callable[..., Answer], problem: DisruptionProblem, *more: Any
+        self, function: Callable[..., Answer | None], problem: DisruptionProblem, *more: Any
     ) -> Answer:
-        snapshot = problem.snapshot
-        offer = self.offers.written(snapshot.instance_types)
+        # Who runs may have to move, and is then spread as whoever waits.
+        pods = tuple(self.spreads.applied(problem.snapshot.pods))
+        snapshot = dataclasses.replace(problem.snapshot, pods=pods)
         problem = dataclasses.replace(
             problem,
-            # Who runs may have to move, and is then spread as whoever waits.
-            snapshot=dataclasses.replace(
-                snapshot, instance_types={}, pods=tuple(self.spreads.applied(snapshot.pods))
-            ),
+            snapshot=dataclasses.replace(snapshot, pods=(), instance_types={}),
             pending=tuple(self.spreads.applied(problem.pending)),
             scheduling=self.scheduling,
             settings=self.settings,
         )
-        return await self.solver.solve(
+        return await self.solver.ask(
             function,
-            msgspec.msgpack.encode(problem),
-            offer,
+            problem,
+            snapshot,
             self.time_limit.total_seconds(),
             *more,
             seconds=(self.time_limit + OVERDUE).total_seconds(),
@@ -224,12 +268,20 @@ def prepare() -> None:
     importlib.import_module("controller.scheduling.scheduler")
 
 
-def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) -> Results:
+def receive(parcel: bytes) -> None:
+    """Take running pods in, as a `PodSender` wrote them; called in the solver's process."""
+    _KEPT.running.receive(parcel)
+
+
+def schedule(
+    question: bytes, running: Sequence[int], offer: bytes, settings: Settings, seconds: float
+) -> Results | None:
     """Run the engine for so many seconds at most; called in the solver's process.
 
-    `question` is the pods and the snapshot without its instance types, in MessagePack; `offer`
-    is those, as an `OfferWriter` wrote them. What is on offer seldom changes, so that what was
-    read of it is kept.
+    `question` is the pods and the snapshot without its pods and instance types, in MessagePack;
+    those are `running`, the numbers of pods that were received, and `offer`, as an `OfferWriter`
+    wrote it. What is on offer seldom changes, so that what was read of it is kept. None says that
+    some of the pods were never received.
     """
     # Only the solver's process pays for the arrays.
     from controller.scheduling import scheduler
@@ -237,8 +289,10 @@ def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) 
     # A question is a million objects without a cycle among them.
     gc.disable()
     pods, world = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
-    snapshot = dataclasses.replace(world, instance_types=_KEPT.instance_types(offer))
+    snapshot = _KEPT.completed(world, running, offer)
     gc.enable()
+    if snapshot is None:
+        return None
     return scheduler.schedule(
         pods,
         snapshot=snapshot,
@@ -248,45 +302,63 @@ def schedule(question: bytes, offer: bytes, settings: Settings, seconds: float) 
     )
 
 
-def decide(question: bytes, offer: bytes, seconds: float) -> Decision:
+def decide(
+    question: bytes, running: Sequence[int], offer: bytes, seconds: float
+) -> Decision | None:
     """Decide what to disrupt, in so many seconds at most; called in the solver's process.
 
-    `question` is the problem without its instance types, in MessagePack; `offer` is those, as an
-    `OfferWriter` wrote them.
+    `question` is the problem without its snapshot's pods and instance types, in MessagePack; the
+    rest and the answer None are as `schedule` has them.
     """
     from controller.disruption import methods
 
-    return methods.decide(_problem(question, offer), expired=_Hourglass(seconds))
+    problem = _problem(question, running, offer)
+    return methods.decide(problem, expired=_Hourglass(seconds)) if problem else None
 
 
-def confirm(question: bytes, offer: bytes, seconds: float, decision: Decision) -> Confirmation:
+def confirm(
+    question: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
+) -> Confirmation | None:
     """Say what of a decision still stands; asked as `decide` is."""
     from controller.disruption import methods
 
-    return methods.confirm(_problem(question, offer), decision, expired=_Hourglass(seconds))
+    problem = _problem(question, running, offer)
+    return methods.confirm(problem, decision, expired=_Hourglass(seconds)) if problem else None
 
 
-def _problem(question: bytes, offer: bytes) -> DisruptionProblem:
+def _problem(question: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
     # What the last look left goes first. A cluster is a million objects without a cycle among them,
     # which no collection need look through while it is thought about.
     gc.unfreeze()
     gc.collect()
     gc.disable()
     problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
+    snapshot = _KEPT.completed(problem.snapshot, running, offer)
     gc.freeze()
     gc.enable()
-    snapshot = dataclasses.replace(problem.snapshot, instance_types=_KEPT.instance_types(offer))
-    return dataclasses.replace(problem, snapshot=snapshot)
+    return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What was read of the last offer; the last catalog, and all that it was made of."""
+    """The pods that run; what was read of the last offer; the last catalog, and all that it was
+    made of.
+    """
 
+    running: PodReceiver = field(default_factory=PodReceiver)
     offer: bytes = b""
     types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
     made_of: tuple[Any, ...] = ()
     made: Catalog | None = None
+
+    def completed(
+        self, snapshot: Snapshot, running: Sequence[int], offer: bytes
+    ) -> Snapshot | None:
+        """Return a snapshot with pods and types; None where some of the pods are not here."""
+        pods = self.running.pods(running)
+        if pods is None:
+            return None
+        return dataclasses.replace(snapshot, pods=pods, instance_types=self.instance_types(offer))
 
     def instance_types(self, offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
         if self.offer != offer:

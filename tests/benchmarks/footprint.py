@@ -36,7 +36,13 @@ from controller.apis.taints import Requirement
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.manager.solving import SolverProcess, TimedJudge, TimedSolve, prepare
+from controller.manager.solving import (
+    SolverProcess,
+    TimedJudge,
+    TimedSolve,
+    WorldSolver,
+    prepare,
+)
 from controller.options import Options
 from controller.reconcilers.newnodes.supply import supply
 from controller.scheduling.settings import Settings
@@ -150,12 +156,12 @@ class Replica:
         """Ask both processes once, on a fresh snapshot each."""
         limit = timedelta(seconds=30)
         began = time.perf_counter()
-        solve = TimedSolve(self.solver, Settings(), limit)
+        solve = TimedSolve(WorldSolver(self.solver), Settings(), limit)
         results = await solve(waiting(), await self.snapshot())
         assert not results.unschedulable
         self.seconds.append(time.perf_counter() - began)
         judge = TimedJudge(
-            solver=self.judging,
+            solver=WorldSolver(self.judging),
             spreads=DefaultSpreads((), Cluster()),
             scheduling=Settings(),
             settings=DisruptionSettings(),

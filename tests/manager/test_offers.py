@@ -129,9 +129,12 @@ def test_what_was_sold_before_is_gone_before_the_new_is_read(
         for name in (OLD, "new.large")
     ]
 
-    bought = [solving.schedule(question, offer, Settings(), 30.0) for offer in written]
+    bought = [solving.schedule(question, [], offer, Settings(), 30.0) for offer in written]
 
-    assert [results.new_nodes[0].instance_types for results in bought] == [(OLD,), ("new.large",)]
+    assert [results and results.new_nodes[0].instance_types for results in bought] == [
+        (OLD,),
+        ("new.large",),
+    ]
     assert left == [0, 0]
 
 

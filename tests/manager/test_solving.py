@@ -23,7 +23,13 @@ from controller.disruption.commands import Reason
 from controller.disruption.problem import UNCALM, DisruptionProblem
 from controller.manager import solving
 from controller.manager.offers import OfferWriter
-from controller.manager.solving import SolverError, SolverProcess, TimedJudge, TimedSolve
+from controller.manager.solving import (
+    SolverError,
+    SolverProcess,
+    TimedJudge,
+    TimedSolve,
+    WorldSolver,
+)
 from controller.offline.world import load
 from controller.scheduling.catalog import offerings
 from controller.scheduling.results import Results
@@ -83,7 +89,7 @@ async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProc
     pool = make_pool()
     types = {pool.metadata.name: (make_instance_type("m5.large"),)}
     snapshot = Snapshot(node_pools=(pool,), instance_types=types)
-    solve = TimedSolve(solver, Settings(), timedelta(seconds=30))
+    solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=30))
     await solve.warm_up()
     answer = await solve([pod], snapshot)
     assert answer == schedule([pod], snapshot=snapshot)
@@ -151,7 +157,9 @@ def solve(world: Snapshot, *pods: Pod) -> Results:
     offer = OfferWriter().written(world.instance_types)
     rest = dataclasses.replace(world, instance_types={})
     question = msgspec.msgpack.encode((pods, rest))
-    return solving.schedule(question, offer, Settings(), 30.0)
+    results = solving.schedule(question, [], offer, Settings(), 30.0)
+    assert results is not None
+    return results
 
 
 async def test_a_failure_says_what_it_was_and_the_next_question_is_answered(
@@ -197,9 +205,24 @@ async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr(solving, "schedule", never)
     monkeypatch.setattr(solving, "OVERDUE", timedelta(seconds=0.05))
-    solve = TimedSolve(solver, Settings(), timedelta(seconds=0.05))
+    solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=0.05))
     with pytest.raises(SolverError, match="no answer"):
         await solve([make_waiting_pod("web")], WORLDS["as it was"])
+
+
+async def test_a_process_that_took_the_place_of_another_is_told_of_all_pods_that_run(
+    solver: SolverProcess,
+) -> None:
+    world = load(underused(30, 1)).snapshot
+    assert world.pods
+    waiting = make_waiting_pod("web", cpu="1500m")
+    expected = schedule([waiting], snapshot=world)
+    solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=30))
+
+    assert await solve([waiting], world) == expected
+    with pytest.raises(SolverError):
+        await solver.solve(os._exit, 1)
+    assert await solve([waiting], world) == expected
 
 
 async def test_disruption_is_decided_there_as_it_would_be_here(solver: SolverProcess) -> None:
@@ -212,7 +235,7 @@ async def test_disruption_is_decided_there_as_it_would_be_here(solver: SolverPro
     )
     spreads = DefaultSpreads((), Cluster())
     judge = TimedJudge(
-        solver=solver,
+        solver=WorldSolver(solver),
         spreads=spreads,
         scheduling=Settings(),
         settings=UNCALM,

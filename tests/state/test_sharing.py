@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, OwnerReference
 from controller.apis.pods import (
     Container,
     PersistentVolumeClaimSource,
     Pod,
     PodSpec,
+    PodStatus,
     ResourceRequirements,
     Volume,
 )
@@ -52,6 +56,39 @@ def test_pods_of_different_owners_have_nothing_to_do_with_each_other() -> None:
     first = replicas.shared(make_replica("a"))
     other = replicas.shared(make_replica("b", owner="db"))
     assert other.spec.containers is not first.spec.containers
+
+
+def test_pods_that_nobody_makes_share_what_those_with_equal_labels_have_equal() -> None:
+    def bare(name: str, team: str) -> Pod:
+        made = make_replica(name, owner=team)
+        return Pod(metadata=ObjectMeta(name=name, labels=made.metadata.labels), spec=made.spec)
+
+    replicas = Replicas()
+    first, second, other = (
+        replicas.shared(bare(*named)) for named in (("a", "web"), ("b", "web"), ("c", "db"))
+    )
+    assert (second, other) == (bare("b", "web"), bare("c", "db"))
+    assert second.spec.containers is first.spec.containers
+    assert other.spec.containers is not first.spec.containers
+
+
+def test_what_is_empty_and_what_is_true_of_all_is_kept_once() -> None:
+    replicas = Replicas()
+
+    def ready() -> list[Condition]:
+        return [Condition(type="Ready", status="True")]
+
+    first, second = (
+        replicas.shared(
+            msgspec.structs.replace(
+                make_replica(name, owner=name), status=PodStatus(conditions=ready())
+            )
+        )
+        for name in "ab"
+    )
+    assert first.status.conditions == second.status.conditions == ready()
+    assert first.status.conditions[0] is second.status.conditions[0]
+    assert first.spec.tolerations is second.spec.tolerations
 
 
 def test_only_volumes_that_are_claims_are_kept() -> None:

@@ -1,0 +1,53 @@
+"""A solver's process is sent each running pod once, and has exactly those that are there."""
+
+from __future__ import annotations
+
+from controller.apis.pods import Pod
+from controller.manager import transfer
+from controller.manager.transfer import PodReceiver, PodSender
+from tests.reconcilers.world import make_running_pod
+
+
+def sent(sender: PodSender, receiver: PodReceiver, *pods: Pod) -> int:
+    """Bring pods over, as a question does; return how many parcels that took."""
+    parcels = list(sender.parcels(pods))
+    for parcel in parcels:
+        receiver.receive(parcel)
+    assert receiver.pods(sender.numbers(pods)) == pods
+    return len(parcels)
+
+
+A, B, C = (make_running_pod(name, "node") for name in "abc")
+
+
+def test_a_pod_that_is_as_it_was_is_not_sent_again() -> None:
+    sender, receiver = PodSender(), PodReceiver()
+    assert sent(sender, receiver, A, B) == 1
+    assert sent(sender, receiver, B, A) == 0
+    assert sent(sender, receiver, A) == 0
+
+
+def test_a_pod_that_is_new_comes_to_those_that_are_there_already() -> None:
+    sender, receiver = PodSender(), PodReceiver()
+    sent(sender, receiver, A)
+    assert sent(sender, receiver, A, B) == 1
+    moved = make_running_pod("a", "another")
+    assert sent(sender, receiver, moved, B) == 1
+
+
+def test_pods_that_were_gone_are_sent_again() -> None:
+    sender, receiver = PodSender(), PodReceiver()
+    sent(sender, receiver, A, B)
+    sent(sender, receiver, B)
+    assert sent(sender, receiver, A, B, C) == 1
+
+
+def test_many_pods_are_sent_some_at_a_time() -> None:
+    pods = [make_running_pod(f"p-{n}", f"node-{n}") for n in range(transfer.AT_ONCE + 1)]
+    assert sent(PodSender(), PodReceiver(), *pods) == 2
+
+
+def test_a_process_that_was_sent_nothing_knows_no_pods() -> None:
+    sender = PodSender()
+    list(sender.parcels([A]))
+    assert PodReceiver().pods(sender.numbers([A])) is None
