@@ -15,6 +15,7 @@ class Tag(Resource):
     """`aws.ec2.Tag`: one tag of a resource that is not managed here."""
 
     token = "aws:ec2/tag:Tag"
+    source = "ec2/tag_gen.go"
     service = "ec2"
     fixed = ("resourceId", "key")
 

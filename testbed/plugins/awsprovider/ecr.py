@@ -1,8 +1,4 @@
-"""Elastic Container Registry: repositories.
-
-What is fixed for life is what `ForceNew` says in terraform-provider-aws,
-`internal/service/ecr/repository.go`.
-"""
+"""Elastic Container Registry: repositories."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ class Repository(Resource):
     """`aws.ecr.Repository`."""
 
     token = "aws:ecr/repository:Repository"
+    source = "ecr/repository.go"
     service = "ecr"
     is_taggable = True
     automatic_name = "name"

@@ -1,9 +1,4 @@
-"""Elastic Kubernetes Service: who may join a cluster, what its pods may be, its add-ons.
-
-What is fixed for life is what `ForceNew` and `RequiresReplace` say in terraform-provider-aws,
-`internal/service/eks`: `access_entry.go`, `access_policy_association.go`, `addon.go`,
-`pod_identity_association.go`.
-"""
+"""Elastic Kubernetes Service: who may join a cluster, what its pods may be, its add-ons."""
 
 from __future__ import annotations
 
@@ -42,6 +37,7 @@ class AccessEntry(EksResource):
     """`aws.eks.AccessEntry`."""
 
     token = "aws:eks/accessEntry:AccessEntry"
+    source = "eks/access_entry.go"
     fixed = ("clusterName", "principalArn", "type")
     computed = ("accessEntryArn", "createdAt", "modifiedAt", "userName", "kubernetesGroups")
     defaults = {"type": "STANDARD"}
@@ -94,6 +90,7 @@ class AccessPolicyAssociation(EksResource):
     """`aws.eks.AccessPolicyAssociation`; imported as `cluster#principal#policy`."""
 
     token = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
+    source = "eks/access_policy_association.go"
     is_taggable = False
     fixed = ("clusterName", "principalArn", "policyArn", "accessScope")
     computed = ("associatedAt", "modifiedAt")
@@ -134,6 +131,7 @@ class PodIdentityAssociation(EksResource):
     """`aws.eks.PodIdentityAssociation`; imported as `cluster,association`."""
 
     token = "aws:eks/podIdentityAssociation:PodIdentityAssociation"
+    source = "eks/pod_identity_association.go"
     fixed = ("clusterName", "namespace", "serviceAccount")
     computed = ("associationArn", "associationId", "externalId")
 
@@ -187,6 +185,7 @@ class Addon(EksResource):
     """`aws.eks.Addon`."""
 
     token = "aws:eks/addon:Addon"
+    source = "eks/addon.go"
     fixed = ("clusterName", "addonName")
     computed = ("arn", "addonVersion", "configurationValues", "createdAt", "modifiedAt")
 

@@ -1,8 +1,4 @@
-"""EKS clusters, and what runs pods in them: managed node groups and Fargate profiles.
-
-What is fixed for life is what `ForceNew` says in terraform-provider-aws, `internal/service/eks`:
-`cluster.go`, `node_group.go`, `fargate_profile.go`.
-"""
+"""EKS clusters, and what runs pods in them: managed node groups and Fargate profiles."""
 
 from __future__ import annotations
 
@@ -27,6 +23,7 @@ class Cluster(EksResource):
     """`aws.eks.Cluster`."""
 
     token = "aws:eks/cluster:Cluster"
+    source = "eks/cluster.go"
     automatic_name = "name"
     name_limit = 100
     fixed = (
@@ -160,6 +157,7 @@ class NodeGroup(Home):
     """`aws.eks.NodeGroup`."""
 
     token = "aws:eks/nodeGroup:NodeGroup"
+    source = "eks/node_group.go"
     noun, argument, answer = "nodegroup", "nodegroupName", "nodegroup"
     automatic_name = "nodeGroupName"
     name_limit = 63
@@ -228,6 +226,7 @@ class FargateProfile(Home):
     """`aws.eks.FargateProfile`."""
 
     token = "aws:eks/fargateProfile:FargateProfile"
+    source = "eks/fargate_profile.go"
     noun, argument, answer = "fargate_profile", "fargateProfileName", "fargateProfile"
     automatic_name = "fargateProfileName"
     fixed = (

@@ -1,8 +1,4 @@
-"""EventBridge: rules and their targets, which the SDK still calls `cloudwatch`.
-
-What is fixed for life, and what excludes what, is what `ForceNew` and `ConflictsWith` say in
-terraform-provider-aws, `internal/service/events`: `rule.go`, `target.go`.
-"""
+"""EventBridge: rules and their targets, which the SDK still calls `cloudwatch`."""
 
 from __future__ import annotations
 
@@ -32,6 +28,7 @@ class EventRule(Resource):
     """`aws.cloudwatch.EventRule`."""
 
     token = "aws:cloudwatch/eventRule:EventRule"
+    source = "events/rule.go"
     service = "events"
     is_taggable = True
     automatic_name = "name"
@@ -109,6 +106,7 @@ class EventTarget(Resource):
     """`aws.cloudwatch.EventTarget`."""
 
     token = "aws:cloudwatch/eventTarget:EventTarget"
+    source = "events/target.go"
     service = "events"
     automatic_name = "targetId"
     fixed = ("rule", "targetId", "eventBusName")

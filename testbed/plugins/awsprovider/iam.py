@@ -1,9 +1,4 @@
-"""Identity and Access Management: roles, policies, instance profiles, identity providers.
-
-What is fixed for life is what `ForceNew` says in terraform-provider-aws, `internal/service/iam`:
-`role.go`, `policy.go`, `role_policy.go`, `role_policy_attachment.go`, `instance_profile.go`,
-`openid_connect_provider.go`, `service_linked_role.go`.
-"""
+"""Identity and Access Management: roles, policies, instance profiles, identity providers."""
 
 from __future__ import annotations
 
@@ -41,6 +36,7 @@ class Role(IamResource):
     """`aws.iam.Role`."""
 
     token = "aws:iam/role:Role"
+    source = "iam/role.go"
     is_taggable = True
     automatic_name = "name"
     fixed = ("name", "namePrefix", "path")
@@ -144,6 +140,7 @@ class Policy(IamResource):
     """`aws.iam.Policy`."""
 
     token = "aws:iam/policy:Policy"
+    source = "iam/policy.go"
     is_taggable = True
     automatic_name = "name"
     name_limit = 128
@@ -212,6 +209,7 @@ class RolePolicy(IamResource):
     """`aws.iam.RolePolicy`: a policy inside a role."""
 
     token = "aws:iam/rolePolicy:RolePolicy"
+    source = "iam/role_policy.go"
     automatic_name = "name"
     name_limit = 128
     fixed = ("name", "namePrefix", "role")
@@ -244,6 +242,7 @@ class RolePolicyAttachment(IamResource):
     """`aws.iam.RolePolicyAttachment`."""
 
     token = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+    source = "iam/role_policy_attachment.go"
     fixed = ("role", "policyArn")
 
     def create(self, inputs: Bag) -> str:
@@ -265,6 +264,7 @@ class InstanceProfile(IamResource):
     """`aws.iam.InstanceProfile`."""
 
     token = "aws:iam/instanceProfile:InstanceProfile"
+    source = "iam/instance_profile.go"
     is_taggable = True
     automatic_name = "name"
     name_limit = 128
@@ -340,6 +340,7 @@ class OpenIdConnectProvider(IamResource):
     """`aws.iam.OpenIdConnectProvider`."""
 
     token = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
+    source = "iam/openid_connect_provider.go"
     is_taggable = True
     fixed = ("url",)
     computed = ("arn", "thumbprintLists")
@@ -408,6 +409,7 @@ class ServiceLinkedRole(IamResource):
     """`aws.iam.ServiceLinkedRole`."""
 
     token = "aws:iam/serviceLinkedRole:ServiceLinkedRole"
+    source = "iam/service_linked_role.go"
     is_taggable = True
     fixed = ("awsServiceName", "customSuffix")
     computed = ("arn", "name", "path", "uniqueId", "createDate")

@@ -1,10 +1,4 @@
-"""EC2: networks, from the VPC to the endpoints of AWS's own services.
-
-What is fixed for life is what `ForceNew` says in terraform-provider-aws, `internal/service/ec2`:
-`vpc_.go`, `vpc_subnet.go`, `vpc_internet_gateway.go`, `ec2_eip.go`, `vpc_nat_gateway.go`,
-`vpc_route_table.go`, `vpc_route.go`, `vpc_route_table_association.go`, `vpc_security_group.go`,
-`vpc_endpoint.go`.
-"""
+"""EC2: networks, from the VPC to the endpoints of AWS's own services."""
 
 from __future__ import annotations
 
@@ -97,6 +91,7 @@ class Vpc(NetworkResource):
     """`aws.ec2.Vpc`."""
 
     token = "aws:ec2/vpc:Vpc"
+    source = "ec2/vpc_.go"
     kind = "vpc"
     fixed = ("cidrBlock", "ipv4IpamPoolId", "ipv4NetmaskLength", "ipv6IpamPoolId")
     computed = ("arn", "ownerId")
@@ -151,6 +146,7 @@ class Subnet(NetworkResource):
     """`aws.ec2.Subnet`."""
 
     token = "aws:ec2/subnet:Subnet"
+    source = "ec2/vpc_subnet.go"
     kind = "subnet"
     fixed = ("availabilityZone", "availabilityZoneId", "cidrBlock", "ipv6Native", "vpcId")
     computed = ("arn", "availabilityZoneId", "ownerId")
@@ -199,6 +195,7 @@ class InternetGateway(NetworkResource):
     """`aws.ec2.InternetGateway`."""
 
     token = "aws:ec2/internetGateway:InternetGateway"
+    source = "ec2/vpc_internet_gateway.go"
     kind = "internet-gateway"
     computed = ("arn", "ownerId")
 
@@ -245,6 +242,7 @@ class Eip(NetworkResource):
     """`aws.ec2.Eip`."""
 
     token = "aws:ec2/eip:Eip"
+    source = "ec2/ec2_eip.go"
     kind = "elastic-ip"
     fixed = ("address", "domain", "ipamPoolId", "networkBorderGroup", "publicIpv4Pool")
     computed = ("allocationId", "publicIp")
@@ -271,6 +269,7 @@ class NatGateway(NetworkResource):
     """`aws.ec2.NatGateway`."""
 
     token = "aws:ec2/natGateway:NatGateway"
+    source = "ec2/vpc_nat_gateway.go"
     kind = "natgateway"
     fixed = ("allocationId", "connectivityType", "privateIp", "subnetId")
     computed = ("networkInterfaceId", "privateIp", "publicIp")
@@ -320,6 +319,7 @@ class RouteTable(NetworkResource):
     """`aws.ec2.RouteTable`; its routes are resources of their own."""
 
     token = "aws:ec2/routeTable:RouteTable"
+    source = "ec2/vpc_route_table.go"
     kind = "route-table"
     fixed = ("vpcId",)
     computed = ("arn", "ownerId")
@@ -345,6 +345,7 @@ class Route(Resource):
     """`aws.ec2.Route`."""
 
     token = "aws:ec2/route:Route"
+    source = "ec2/vpc_route.go"
     service = "ec2"
     fixed = ("destinationCidrBlock", "destinationIpv6CidrBlock", "routeTableId")
     computed = ("origin", "state")
@@ -390,6 +391,7 @@ class RouteTableAssociation(Resource):
     """`aws.ec2.RouteTableAssociation`."""
 
     token = "aws:ec2/routeTableAssociation:RouteTableAssociation"
+    source = "ec2/vpc_route_table_association.go"
     service = "ec2"
     fixed = ("gatewayId", "subnetId")
 
@@ -420,6 +422,7 @@ class SecurityGroup(NetworkResource):
     """`aws.ec2.SecurityGroup` with its rules in it; what it does not allow is not allowed."""
 
     token = "aws:ec2/securityGroup:SecurityGroup"
+    source = "ec2/vpc_security_group.go"
     kind = "security-group"
     automatic_name = "name"
     name_limit = 255
@@ -482,6 +485,7 @@ class VpcEndpoint(NetworkResource):
     """`aws.ec2.VpcEndpoint`."""
 
     token = "aws:ec2/vpcEndpoint:VpcEndpoint"
+    source = "ec2/vpc_endpoint.go"
     kind = "vpc-endpoint"
     fixed = ("serviceName", "vpcEndpointType", "vpcId")
     computed = ("arn", "ownerId", "state")

@@ -22,6 +22,10 @@ class Resource(ABC):
 
     token: ClassVar[str]
     """The engine's name of the type."""
+    source: ClassVar[str]
+    """Where the real provider declares it: a file below `internal/service` in
+    terraform-provider-aws. What is `fixed` here is what `ForceNew` and `RequiresReplace` say
+    there, and what is `exclusive` what `ConflictsWith` says."""
     service: ClassVar[str]
     """boto3's name of the service that keeps it."""
     is_regional: ClassVar[bool] = True

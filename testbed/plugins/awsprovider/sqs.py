@@ -1,8 +1,4 @@
-"""Simple Queue Service: queues and their policies.
-
-What is fixed for life, and what excludes what, is what `ForceNew` and `ConflictsWith` say in
-terraform-provider-aws, `internal/service/sqs/queue.go`; of a policy, it is its queue.
-"""
+"""Simple Queue Service: queues and their policies."""
 
 from __future__ import annotations
 
@@ -44,6 +40,7 @@ class Queue(Resource):
     """`aws.sqs.Queue`."""
 
     token = "aws:sqs/queue:Queue"
+    source = "sqs/queue.go"
     service = "sqs"
     is_taggable = True
     automatic_name = "name"
@@ -121,6 +118,7 @@ class QueuePolicy(Resource):
     """`aws.sqs.QueuePolicy`."""
 
     token = "aws:sqs/queuePolicy:QueuePolicy"
+    source = "sqs/queue_policy.go"
     service = "sqs"
     fixed = ("queueUrl",)
     documents = ("policy",)

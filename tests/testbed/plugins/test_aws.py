@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import boto3
@@ -10,6 +11,7 @@ import pytest
 from botocore.stub import Stubber
 
 from testbed.cloud import Cloud, CloudControl
+from testbed.environment import CHECKOUT
 from testbed.plugins.awsprovider import sdktypes
 from testbed.plugins.awsprovider.provider import RESOURCES, AwsProvider
 from testbed.plugins.engine import Changes, EngineError
@@ -18,6 +20,9 @@ from tests.testbed.plugins.conftest import EngineOn
 
 IMAGE = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended/image_id"
 SECRET = "a-word-nobody-may-read"
+MADE = re.compile(r"\baws\.([a-z0-9]+)\.([A-Z]\w+)\(")
+"""A resource as a program makes it: `aws.iam.Role(`."""
+TOKEN = re.compile(r"aws:([a-z0-9]+)/\w+:(\w+)")
 
 
 def client(cloud: Cloud, service: str) -> Any:
@@ -401,3 +406,28 @@ def test_every_type_is_the_sdks(cloud: Cloud) -> None:
         fixed = {path.partition(".")[0] for path in kind.fixed}
         assert fixed <= {*members, *kind.computed}, token
         assert set(kind.defaults) <= set(members), token
+
+
+def test_every_type_that_a_program_makes_says_where_its_replacements_were_read() -> None:
+    programs = [
+        *(CHECKOUT / "infra").rglob("*.py"),
+        *(CHECKOUT / "examples").rglob("*.py"),
+    ]
+    made = {kind for program in programs for kind in MADE.findall(program.read_text())}
+
+    assert ("iam", "Role") in made
+    assert made <= {kind for token in RESOURCES for kind in TOKEN.findall(token)}
+    for kind in RESOURCES.values():
+        assert re.fullmatch(r"(ec2|ecr|eks|events|iam|sqs)/[a-z0-9_]+\.go", kind.source), kind
+
+
+@pytest.mark.parametrize(
+    ("token", "kept"), [("aws:ec2/tag:Tag", "value"), ("aws:sqs/queuePolicy:QueuePolicy", "policy")]
+)
+def test_a_tag_and_a_queues_policy_change_in_what_they_say_alone(
+    cloud: Cloud, token: str, kept: str
+) -> None:
+    provider = stand_in(cloud)
+    _, inputs, _ = sdktypes.forms(RESOURCES)[token]
+
+    assert {name for name in inputs if not provider.must_replace(token, name, {}, {})} == {kept}
