@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit
+.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit clone
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -28,6 +28,9 @@ unit: ## the tests that need no cluster: seconds
 
 system: ## the story as a test
 	@py=$(PY); exec $$py -m pytest -m system
+
+clone: ## README's own way from a clean clone: pulumi install, up and destroy on the testbed
+	@py=$(PY); exec $$py -m pytest tests/infra/fromclone.py -s
 
 disrupt: ## NODES=200 under-used nodes are consolidated on a real control plane
 	@py=$(PY); exec $$py -m pytest tests/system/test_disruption.py -s -k under_used --under-used-nodes=$(NODES)

@@ -14,4 +14,6 @@ state and the SDKs are the real ones.
 * `kubernetesprovider`  `pulumi-resource-kubernetes`
 * `dynamichost`         `pulumi-resource-pulumi-python`
 * `languagehost`        `pulumi-language-python`
+* `languageexec`        the program itself, in the project's virtual environment or out of it
+* `toolchain`           what `runtime.options` of Pulumi.yaml come to: `pulumi install`
 """

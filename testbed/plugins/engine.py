@@ -92,6 +92,9 @@ class PulumiEngine:
     engine: Path | None = None
     """The engine's binary; by default the testbed's."""
     plugins: Plugins = Plugins.AUTOMATIC
+    is_installed: bool = False
+    """Whether the program runs in the virtual environment that Pulumi.yaml names and `install`
+    fills, as it does for users; else it runs on this interpreter and its packages."""
     passphrase: str = field(default="testbed", repr=False)
     progress: Progress = SILENCE
     patience: float = 60.0
@@ -105,8 +108,24 @@ class PulumiEngine:
             self.directory,
             engine=self.engine or binaries.ensure("pulumi", progress=self.progress),
             plugins=self.plugins,
+            is_installed=self.is_installed,
             progress=self.progress,
         )
+
+    def install(self) -> None:
+        """Install what the program requires into its virtual environment, in the project's folder.
+
+        Raises `EngineError`.
+        """
+        lines: deque[str] = deque(maxlen=TAIL_LINES)
+
+        def take(line: str) -> None:
+            lines.append(line)
+            self.show(line)
+
+        status = self._stream(["install"], take)
+        if status != 0:
+            raise EngineError("install", status, lines)
 
     def up(
         self,
@@ -308,10 +327,10 @@ class PulumiEngine:
             "PULUMI_HOME": str(self.home.directory.absolute()),
             "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
             "PULUMI_SKIP_UPDATE_CHECK": "true",
-            "PYTHONPATH": os.pathsep.join(
-                [str(self.project.absolute()), *([path] if path else [])]
-            ),
         }
+        if not self.is_installed:
+            folders = [str(self.project.absolute()), *([path] if path else [])]
+            own["PYTHONPATH"] = os.pathsep.join(folders)
         return owned.marked(self.directory, {**inherited, **own})
 
 

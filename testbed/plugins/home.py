@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.environment import CHECKOUT, cache_directory
+from testbed.plugins import toolchain
 from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
@@ -66,10 +67,12 @@ def furnish(
     *,
     engine: Path,
     plugins: Plugins = Plugins.AUTOMATIC,
+    is_installed: bool = False,
     progress: Progress = SILENCE,
 ) -> Home:
     """Lay a home out in `directory`; what is there already is brought up to date.
 
+    With `is_installed`, programs run in the virtual environment that their Pulumi.yaml names.
     Raises `DownloadFailedError` if real plugins are asked for and cannot be had.
     """
     folder = directory / "bin"
@@ -79,7 +82,7 @@ def furnish(
     if not own_engine.exists():
         _link_or_copy(engine, own_engine)
     for name, module in BESIDE_ENGINE.items():
-        _write_script(folder / name, module)
+        _write_script(folder / name, module, *([toolchain.INSTALLED] if is_installed else []))
     real = set()
     for name in VERSIONS:
         if _place(directory, name, _find_real(name, plugins, progress)):
@@ -107,9 +110,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _write_script(path: Path, module: str) -> None:
+def _write_script(path: Path, module: str, *options: str) -> None:
     # -P: the program's own modules must not be found before the standard library's.
-    command = [sys.executable, "-P", "-u", "-m", f"testbed.plugins.{module}"]
+    command = [sys.executable, "-P", "-u", "-m", f"testbed.plugins.{module}", *options]
     path.write_text(
         "#!/bin/sh\n"
         # The project's own modules come first: it may be another checkout of this one.

@@ -109,7 +109,9 @@ def test_a_version_that_has_renamed_everything_destroys_what_this_one_made(
     engine: PulumiEngine, tmp_path: Path
 ) -> None:
     later = tmp_path / "later" / "infra"
-    shutil.copytree(CHECKOUT / "infra", later, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        CHECKOUT / "infra", later, ignore=shutil.ignore_patterns("__pycache__", ".venv")
+    )
     (later / "statefulprovider.py").rename(later / "keeping.py")
     for path in later.rglob("*.py"):
         text = path.read_text().replace("infra.statefulprovider", "infra.keeping")

@@ -21,6 +21,15 @@ def test_the_project_says_how_its_packages_are_installed() -> None:
     assert CHECKOUT / project["main"] / "requirements.txt" == LOCK
 
 
+def test_program_and_providers_find_the_same_packages() -> None:
+    project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
+    environment = project["runtime"]["options"]["virtualenv"]
+
+    # Pulumi's host looks from the project's folder, its script for dynamic providers from the
+    # program's.
+    assert (CHECKOUT / project["main"] / environment).resolve() == CHECKOUT / environment
+
+
 def test_every_line_is_the_project_or_one_version_of_a_package() -> None:
     project, *pins = LINES
 

@@ -1,5 +1,6 @@
 """One resource whose provider is a Python class of this project, and ways to fail."""
 
+import os
 import sys
 
 import pulumi
@@ -24,3 +25,4 @@ match config.get("fault"):
 drain = Drain("drain", config.require("file"), config.require("gate"), config.require("text"))
 pulumi.export("interpreter", sys.executable)
 pulumi.export("text", drain.text)
+pulumi.export("within", os.environ.get("WITHIN", "no"))

@@ -1,0 +1,119 @@
+"""Runs a Python program for the engine, as one object of JSON on standard input tells it.
+
+Needs Pulumi's SDK and nothing of the testbed: in a project's own virtual environment, where the
+testbed is not installed, it is started by its path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pulumi
+
+THREADS_PER_OPERATION: Final = 4
+
+
+class ProgramError(Exception):
+    """The program failed; the message is for the user."""
+
+
+def run(told: Mapping[str, Any]) -> str | None:
+    """Run the program to its end, resources included; returns what is wrong, None for nothing.
+
+    The user has been told of it by then.
+
+    Args:
+        told: what the engine asks, as `languagehost` writes it.
+
+    """
+    program = _prepare(told)
+    try:
+        _run(program, told["parallel"])
+    except ProgramError as error:
+        pulumi.log.error(str(error))
+        return str(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return None
+
+
+def _prepare(told: Mapping[str, Any]) -> Path:
+    """Set the process up as the program expects to find it; return the program's path."""
+    os.chdir(told["pwd"] or told["folder"])
+    program = Path(told["folder"]) / (told["entry_point"] or ".")
+    sys.argv = [str(program), *told["args"][1:]]
+    pulumi.runtime.set_all_config(told["config"], told["secret_keys"])
+    pulumi.runtime.configure(
+        pulumi.runtime.Settings(
+            project=told["project"],
+            stack=told["stack"],
+            parallel=told["parallel"],
+            engine=told["args"][0] if told["args"] else "",
+            monitor=told["monitor"],
+            dry_run=told["dry_run"],
+            organization=told["organization"] or "organization",
+            root_directory=told["root"],
+        )
+    )
+    return program
+
+
+def _run(program: Path, parallel: int) -> None:
+    """Run the program to its end, resources included. Raises `ProgramError`."""
+    # A program that fails leaves futures behind that nobody will ask for.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    workers = ThreadPoolExecutor(max(parallel, 1) * THREADS_PER_OPERATION)
+    loop.set_default_executor(workers)
+    try:
+        loop.run_until_complete(pulumi.runtime.run_in_stack(lambda: _execute(program)))
+    except pulumi.RunError as error:
+        raise ProgramError(str(error)) from error
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAVAILABLE:
+            raise ProgramError(f"the engine refused a call: {error.details()}") from error
+        # The engine is gone, and with it whoever would want to hear of it.
+    except (Exception, SystemExit) as error:
+        raise ProgramError(_describe(error, program)) from error
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.close()
+        workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _execute(program: Path) -> None:
+    if program.is_dir() and not (program / "__main__.py").exists():
+        raise pulumi.RunError(f"there is no Python program in {program}: no __main__.py")
+    runpy.run_path(str(program), run_name="__main__")
+
+
+def _describe(error: BaseException, program: Path) -> str:
+    """The traceback from the program's first line on, without what leads there."""
+    if isinstance(error, SystemExit):
+        return f"the program ended itself with exit status {error.code}"
+    frames = traceback.extract_tb(error.__traceback__)
+    home = program if program.is_dir() else program.parent
+    own = [index for index, frame in enumerate(frames) if home in Path(frame.filename).parents]
+    if not own:
+        return "".join(traceback.format_exception_only(error))
+    lines = traceback.format_exception(error, limit=own[0] - len(frames))
+    return "the program failed with an exception:\n" + "".join(lines)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, whose modules are none of the program's
+    sys.exit(1 if run(json.load(sys.stdin)) else 0)

@@ -1,0 +1,67 @@
+"""README's own way, from a clean clone: `pulumi install`, `pulumi up`, `pulumi destroy`.
+
+The program and its providers in Python run in the virtual environment that `pulumi install` has
+made of the lock, and find nothing of this checkout but what is installed there. Not among the tests
+that are collected by themselves, as it asks a package registry for some sixty packages:
+
+    make clone
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed.cloud.control import CloudControl
+from testbed.plugins.engine import PulumiEngine
+from testbed.region.testbed import Part, Testbed
+from tests.infra.test_engine import CHECKOUT, api_of, node, pools_folder
+
+pytestmark = pytest.mark.cluster
+
+
+def clone(folder: Path) -> Path:
+    """Copy what is under version control, as it is now: links stay links."""
+    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    known = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    for name in filter(None, known.stdout.split("\0")):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (CHECKOUT / name).is_symlink():
+            target.symlink_to((CHECKOUT / name).readlink())
+        else:
+            target.write_bytes((CHECKOUT / name).read_bytes())
+    return folder
+
+
+def test_install_up_and_destroy(tmp_path: Path) -> None:
+    project = clone(tmp_path / "clone")
+    with Testbed(directory=tmp_path / "testbed", until=Part.CLOUD) as testbed:
+        assert testbed.cloud is not None
+        for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
+            api_of(testbed).request("POST", "/api/v1/nodes", node(name, zone))
+        engine = PulumiEngine(
+            directory=tmp_path / "pulumi",
+            project=project,
+            environment=testbed.environment(),
+            is_installed=True,
+        )
+        settings = {
+            "clusterName": "joiner",
+            "region": "us-west-2",
+            "awsEndpoint": testbed.cloud.url,
+            "kubeconfig": str(testbed.cluster.kubeconfig),
+            "image": "joiner:test",
+            "nodePools": str(pools_folder(tmp_path / "pools")),
+            "drainTimeout": "5s",
+        }
+
+        engine.install()
+        assert engine.preview("dev", settings).create > 50
+        assert engine.up("dev", settings).create > 50
+        assert not engine.up("dev", settings).any
+        engine.destroy("dev")
+
+        assert CloudControl(testbed.cloud.url).leftovers() == {}
