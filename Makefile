@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit clone
+.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit pythons clone
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -25,6 +25,9 @@ check: ## lint, types and layers only
 
 unit: ## the tests that need no cluster: seconds
 	@py=$(PY); exec $$py -m pytest -m "not cluster and not system"
+
+pythons: ## the same, on every Python that the project is for
+	@py=$(PY); exec $$py -m tests.pythons
 
 system: ## the story as a test
 	@py=$(PY); exec $$py -m pytest -m system
