@@ -26,8 +26,15 @@ def granted(*when: str) -> set[str]:
 def beyond(cloud: CloudControl, *when: str) -> set[str]:
     """What has been called since the counts were cleared, and stands in no row."""
     patterns = granted(*ALWAYS, *when)
-    called = {action for actions in cloud.calls().values() for action in actions}
-    assert called
     return {
-        action for action in called if not any(fnmatchcase(action, pattern) for pattern in patterns)
+        action
+        for action in called(cloud)
+        if not any(fnmatchcase(action, pattern) for pattern in patterns)
     }
+
+
+def called(cloud: CloudControl) -> set[str]:
+    """The actions called since the counts were cleared."""
+    actions = {action for actions in cloud.calls().values() for action in actions}
+    assert actions
+    return actions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,30 @@ from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
-from tests.infra.rights import beyond
+from tests.infra.rights import beyond, called
 from tests.infra.test_engine import CHECKOUT, node, pools_folder
+from tests.infra.test_image import DIGEST, DOCKER
 
 pytestmark = pytest.mark.cluster
 
+ROWS = ("`cluster` is `create`", "without `image`", "`oidcProvider` is `create`")
 VIEWERS = {"policy": "AmazonEKSViewPolicy"}
 TRUST = policies.text_of(policies.eks_trust())
 
 
+@pytest.fixture
+def with_docker(tmp_path: Path) -> str:
+    """A PATH on which there is a docker that only says what it has pushed."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    program = folder / "docker"
+    program.write_text(DOCKER.format(calls=folder / "calls", digest=DIGEST))
+    program.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
 async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
-    tmp_path: Path,
+    tmp_path: Path, with_docker: str
 ) -> None:
     with Testbed(
         directory=tmp_path / "testbed", until=Part.CLOUD, has_eks_cluster=False
@@ -42,7 +56,8 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
             "region": "us-west-2",
             "awsEndpoint": testbed.cloud.url,
             "kubeconfig": str(testbed.cluster.kubeconfig),
-            "image": "joiner:test",
+            "identity": "irsa",
+            "oidcProvider": "create",
             "nodePools": str(pools_folder(tmp_path / "pools")),
             "accessEntries": json.dumps([{"principal": team, **VIEWERS}]),
             "drainTimeout": "5s",
@@ -50,7 +65,7 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
         engine = PulumiEngine(
             directory=tmp_path / "pulumi",
             project=CHECKOUT,
-            environment=testbed.environment(),
+            environment={**testbed.environment(), "PATH": with_docker},
         )
         async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
             for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
@@ -67,7 +82,8 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
 
         engine.destroy("dev")
 
-        assert beyond(cloud, "`cluster` is `create`") == set(), "rights beyond docs/clusters.md"
+        assert beyond(cloud, *ROWS) == set(), "rights beyond docs/clusters.md"
+        assert {"ecr:CreateRepository", "iam:CreateOpenIDConnectProvider"} <= called(cloud)
         iam.delete_role(RoleName="team")
         assert cloud.leftovers() == {}
 
