@@ -62,8 +62,14 @@ def test_each_team_has_a_stack_of_its_own_on_the_platforms(team: str) -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_pulumis_operator_runs_the_same_stack() -> None:
-    spec = documents("operator/stack.yaml")["Stack"]["spec"]
+    wires = documents("operator/stack.yaml")
+    spec, binding = wires["Stack"]["spec"], wires["ClusterRoleBinding"]
+    (subject,) = binding["subjects"]
 
+    # The operator asks the API server on behalf of the stack's pod who is speaking to it.
+    assert binding["roleRef"]["name"] == "system:auth-delegator"
+    assert subject["name"] == spec["serviceAccountName"]
+    assert subject["namespace"] == wires["Stack"]["metadata"]["namespace"]
     made = made_by(settings_in(spec["config"]))
 
     assert made["NodePool"]["metadata"]["annotations"]["joiner.dev/stack"].startswith(
