@@ -280,9 +280,11 @@ class Plan:
         for among in (~last, last):
             while wanted.any():
                 taken = np.minimum(sources[:, some], wanted) * among[:, None]
-                node = int((taken @ worth).argmax())
-                if not taken[node].any():
+                there = taken.any(axis=1)
+                if not there.any():
                     break
+                # New nodes that others fill cost a pod nothing that finds room in their corners.
+                node = int(np.where(there, taken @ worth, -1.0).argmax())
                 sources[node, some] -= taken[node]
                 wanted -= taken[node]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 
 from controller.disruption import candidates
+from controller.disruption.model import ClusterModel
+from controller.disruption.plan import Plan
 from controller.disruption.relaxation import relaxed
 from controller.disruption.search import GAIN, searched
 from controller.disruption.simulation import Simulation
@@ -19,12 +22,17 @@ NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 EVICTION = 0.001
 
 
-def test_no_node_could_go_instead_of_another_for_less() -> None:
-    problem = problem_of(load(lived_in(20, 8)), now=NOW, calm=False)
+def model_of(seed: int) -> ClusterModel:
+    problem = problem_of(load(lived_in(20, seed)), now=NOW, calm=False)
     admitted = candidates.survey(problem).admitted
     busy = [candidate.name for candidate in admitted if candidate.moving]
     model = Simulation(problem, admitted).model(busy)
     assert model is not None
+    return model
+
+
+def test_no_node_could_go_instead_of_another_for_less() -> None:
+    model = model_of(8)
     evictions = model.present.sum(axis=1) * EVICTION
 
     plan = searched(model, evictions, relaxed(model, evictions), expired=never)
@@ -36,3 +44,17 @@ def test_no_node_could_go_instead_of_another_for_less() -> None:
             plan.turn(leaving)
             assert plan.cost > before[1] - GAIN
             plan.undo(before)
+
+
+def test_pods_that_fill_corners_of_new_nodes_are_bought_for_though_that_costs_nothing() -> None:
+    model = model_of(8)
+    free = replace(model, worth_new=np.zeros_like(model.worth_new))
+    plan = Plan(free, np.zeros(len(model.names)), np.zeros_like(model.room))
+
+    for node in np.flatnonzero(model.candidate).tolist():
+        plan.turn(node)
+    homes = plan.homes(last=np.zeros_like(model.candidate))
+
+    moving = int(model.present[model.candidate].sum())
+    assert plan.bought.sum() > 0
+    assert len(homes) == moving - plan.bought.sum()
