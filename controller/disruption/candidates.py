@@ -52,6 +52,13 @@ def standing(problem: DisruptionProblem) -> Mapping[str, Candidate]:
     return {candidate.name: candidate for _, candidate in _ours(problem)}
 
 
+def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
+    """Return the nodes that nothing but their pods could forbid to go."""
+    return tuple(
+        candidate for state, candidate in _ours(problem) if _node_obstacle(state, problem) is None
+    )
+
+
 def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
     pods_by_node: dict[str, list[Pod]] = {}
     for pod in problem.snapshot.pods:

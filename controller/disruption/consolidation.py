@@ -17,16 +17,17 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from controller.apis import conditions, durations, labels
+from controller.apis import conditions, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE
-from controller.apis.nodepool import NodePool
 from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
 from controller.disruption.applying import launched
 from controller.disruption.budgets import Budgets, allowed, consumption
+from controller.disruption.candidates import unprotected
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
 from controller.disruption.costs import HOUR, Lives, eviction_cost
+from controller.disruption.emptiness import goes_once_empty, is_consolidated
 from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
@@ -39,7 +40,6 @@ from controller.disruption.simulation import NOBODY, Departure, Group, Simulatio
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import never
-from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 
 REASON = Reason.UNDERUTILIZED
@@ -95,7 +95,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
         return f"NodePool {candidate.pool} has a fixed number of nodes"
     if not candidate.price:
         return "its instance type, zone and capacity type are not among those of its NodePool"
-    if not _is_consolidated(candidate.node_pool):
+    if not is_consolidated(candidate.node_pool):
         return f"NodePool {candidate.pool} has consolidation switched off"
     if disruption.consolidation_policy == WHEN_EMPTY:
         return f"NodePool {candidate.pool} consolidates empty nodes only"
@@ -105,14 +105,6 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
         # What they leave behind is room that would be bought elsewhere now.
         return ENDING
     return None
-
-
-def _is_consolidated(pool: NodePool) -> bool:
-    """Whether `consolidateAfter` says when, and can be read."""
-    try:
-        return durations.parse(pool.spec.disruption.consolidate_after) is not None
-    except ValueError:
-        return False
 
 
 def propose(
@@ -715,30 +707,23 @@ def _with_lasting_homes(
         if is_reschedulable(pod) and not is_of_job(pod)
     }
     total, _ = consumption(problem.snapshot.nodes)
+    open_pools = {
+        name
+        for name, pool in problem.node_pools.items()
+        if allowed(pool, Reason.EMPTY, nodes=total[name], consuming=0, now=problem.now)
+    }
     fleeting = {
-        state.name
-        for state in problem.snapshot.nodes
-        if state.name not in lasting_on and _goes_once_empty(state, problem, total[state.node_pool])
+        candidate.name
+        for candidate in unprotected(problem)
+        if candidate.name not in lasting_on
+        and goes_once_empty(candidate)
+        and candidate.pool in open_pools
     }
     lasting = np.zeros(len(model.sizes), dtype=np.bool_)
     for (_, number), pods in model.pods.items():
         lasting[number] |= not all(map(is_of_job, pods))
     barred = np.array([name in fleeting for name in model.names], dtype=np.bool_)
     return replace(model, allowed=model.allowed & ~(barred[:, None] & lasting))
-
-
-def _goes_once_empty(state: StateNode, problem: DisruptionProblem, nodes: int) -> bool:
-    """Whether emptiness takes the node, of a pool of so many, once only daemons run on it."""
-    pool = problem.node_pools.get(state.node_pool)
-    if pool is None or pool.spec.replicas is not None or not state.managed or state.buffered:
-        return False
-    if not allowed(pool, Reason.EMPTY, nodes=nodes, consuming=0, now=problem.now):
-        return False
-    if state.node is not None and (
-        state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"
-    ):
-        return False
-    return _is_consolidated(pool)
 
 
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:

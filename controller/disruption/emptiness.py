@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.apis import conditions
+from controller.apis import conditions, durations
 from controller.apis.nodeclaim import CONSOLIDATABLE
+from controller.apis.nodepool import NodePool
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.state.pods import is_reschedulable
@@ -17,15 +18,33 @@ def should_disrupt(candidate: Candidate) -> bool:
     """Whether the node has been empty for as long as its pool asks.
 
     Karpenter also calls a node empty whose pods all have a negative deletion cost; we
-    do not: a node with pods that need another home is never empty. Nor is one that keeps
-    room for a buffer or for its pool's `replicas`, which would be made anew at once.
+    do not: a node with pods that need another home is never empty.
     """
     return (
-        conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
-        and not candidate.buffered
-        and candidate.node_pool.spec.replicas is None
+        not keeps_room(candidate)
+        and conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
         and not any(is_reschedulable(pod) for pod in candidate.pods)
     )
+
+
+def goes_once_empty(candidate: Candidate) -> bool:
+    """Whether the node is to go some time after its last pod."""
+    return not keeps_room(candidate) and is_consolidated(candidate.node_pool)
+
+
+def keeps_room(candidate: Candidate) -> bool:
+    """Whether the node is there for a buffer or for its pool's `replicas`: it would be made anew at
+    once.
+    """
+    return candidate.buffered or candidate.node_pool.spec.replicas is not None
+
+
+def is_consolidated(pool: NodePool) -> bool:
+    """Whether `consolidateAfter` says when, and can be read."""
+    try:
+        return durations.parse(pool.spec.disruption.consolidate_after) is not None
+    except ValueError:
+        return False
 
 
 def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:

@@ -81,8 +81,8 @@ MUTATIONS = (
     Mutation(
         "a node that keeps room for a buffer is empty",
         f"{PURE}/emptiness.py",
-        "and not candidate.buffered",
-        "",
+        "return candidate.buffered or ",
+        "return ",
     ),
     Mutation(
         "consolidateAfter is not waited for",
