@@ -36,7 +36,15 @@ from controller.disruption.prices import capped
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.relaxation import HOLES, relaxed
 from controller.disruption.search import searched
-from controller.disruption.simulation import NOBODY, Departure, Group, Simulation, groups
+from controller.disruption.simulation import (
+    NOBODY,
+    Departure,
+    Group,
+    Simulation,
+    groups,
+    joined,
+    names_of,
+)
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import never
@@ -137,7 +145,7 @@ def propose(
     if conceded is not None:
         searches.append(_Search.conceding(conceded, candidates, expired))
     search, plan, approved = _first_within(budgets, searches)
-    names = frozenset(name for group in approved for name in group.names)
+    names = names_of(approved)
     proposal.commands = [search.command(group) for group in approved]
     proposal.held_back = plan - names
     for candidate in open_:
@@ -244,7 +252,7 @@ class _ConfirmedPlan:
     @property
     def names(self) -> frozenset[str]:
         """The names of the nodes that go."""
-        return frozenset(name for group in self.groups for name in group.names)
+        return names_of(self.groups)
 
 
 class _Search:
@@ -343,26 +351,58 @@ class _Search:
         """Return the groups whose pods the nodes that stay take in, one after the other.
 
         A plan is made step by step, and keeps spreads and affinities at each: what leaves later,
-        or is held back, may have been what a pod before it was level with, or near. Room is
-        there for every part of a plan.
+        or is held back, may have been what a pod before it was level with, or near. Groups that
+        keep them only together become one. Room is there for every part of a plan.
         """
         left = list(approved)
         if self._model is None or not any(self._model.rules):
             return left
         while True:
-            plan = self._emptied({name for group in left for name in group.names})
+            plan = self._emptied(names_of(left))
             if plan is None:
                 return left
-            there = []
-            for group in left:
-                before = plan.mark()
-                if plan.bring(group.moves):
-                    there.append(group)
-                else:
-                    plan.undo(before)
-            if len(there) == len(left):
-                return left
+            there = list(self._in_turn(plan, left))
+            if names_of(there) == names_of(left):
+                return there
             left = there
+
+    def _in_turn(self, plan: Plan, approved: Sequence[Group]) -> Iterator[Group]:
+        """Yield groups as a plan in which their nodes are empty takes them in."""
+        waiting = list(approved)
+        while waiting:
+            late = []
+            for group in waiting:
+                if plan.bring(group.moves):
+                    yield group
+                else:
+                    late.append(group)
+            if len(late) == len(waiting):
+                company = self._company(plan, waiting)
+                if company is None:
+                    return
+                if self._is_allowed(company) and plan.bring(company.moves):
+                    yield company
+                late = [group for group in waiting if not group.names <= company.names]
+            waiting = late
+
+    def _company(self, plan: Plan, waiting: Sequence[Group]) -> Group | None:
+        """Return some groups that a plan takes in together, though none of them alone, as one: as
+        few as can be, and of the best; None where there are none.
+        """
+        some = list(waiting[:ENGINE_TRIES])
+        while homeless := plan.homeless(joined(some).moves):
+            some = [
+                group
+                for group in some
+                if homeless.isdisjoint(key for keys in group.moves.values() for key in keys)
+            ]
+        if self._expired() or not some:
+            return None
+        for group in some[::-1]:
+            fewer = [other for other in some if other is not group]
+            if fewer and not plan.homeless(joined(fewer).moves):
+                some = fewer
+        return joined(some)
 
     def as_bound(self, approved: Sequence[Group]) -> list[Group]:
         """Return so many of the best groups as save most once kube-scheduler has brought their
@@ -391,7 +431,7 @@ class _Search:
         while going:
             departure = self._simulation.carried_out(going, planned.homes)
             good = self.approved(departure) if departure is not None else []
-            left = frozenset(name for group in good for name in group.names)
+            left = names_of(good)
             if left == going:
                 return good
             going = left
@@ -569,13 +609,27 @@ class _Search:
         departure = self._simulation.carried_out(names, homes) if names else None
         if departure is None:
             return {}
-        groups_now = {group.names: group for group in self.approved(departure)}
-        return {
-            command.names: self._afresh(command, group)
-            for command in there
-            if (group := groups_now.get(command.whole.names)) is not None
-            and _is_like(command.whole.replacements, group.replacements)
+        group_of = {name: group for group in self.approved(departure) for name in group.names}
+        fresh = {}
+        for command in there:
+            group = self._made_of(group_of, command.whole.names)
+            if group is not None and _is_like(command.whole.replacements, group.replacements):
+                fresh[command.names] = self._afresh(command, group)
+        return fresh
+
+    def _made_of(self, group_of: Mapping[str, Group], names: frozenset[str]) -> Group | None:
+        """Return the group of exactly these nodes, or those that make it up as one; None where
+        there are none. `group_of` tells of which group a node is, by its name.
+        """
+        parts = {
+            min(group.names): group for name in names if (group := group_of.get(name)) is not None
         }
+        if names_of(parts.values()) != names:
+            return None
+        if len(parts) == 1:
+            return next(iter(parts.values()))
+        whole = joined(list(parts.values()))
+        return whole if self._is_allowed(whole) else None
 
     def _afresh(self, command: Command, group: Group) -> Command:
         """Return a command as it would be given now that this is its group, or that of the whole
@@ -615,11 +669,7 @@ class _Search:
             return False
         if plan is None:
             return not planned
-        before = plan.mark()
-        if plan.bring(command.moves):
-            return True
-        plan.undo(before)
-        return False
+        return plan.bring(command.moves)
 
     def _dearness(self, candidate: Candidate) -> tuple[float, str]:
         """Order nodes: first those that cost least to empty for what they cost."""

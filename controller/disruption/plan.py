@@ -9,7 +9,7 @@ their way may be sent elsewhere for nothing: they move once, whatever the plan c
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -213,26 +213,45 @@ class Plan:
         self._buy(number, count)
 
     def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
-        """Put pods, by their keys, on the nodes they are to go to; whether all find room there."""
+        """Put pods, by their keys, on the nodes they are to go to, if all find room there; whether
+        they do.
+        """
+        before = self.mark()
+        if self._put_all(moves):
+            self.undo(before)
+            return False
+        return True
+
+    def homeless(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
+        """Return those of pods, by their keys, that would find no room where they are to go."""
+        before = self.mark()
+        left = self._put_all(moves)
+        self.undo(before)
+        return left
+
+    def _put_all(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
+        """Put pods where they are to go as far as they find room there; return the others."""
         class_of, places = self.model.class_of, self.model.places
-        wanted: Counter[tuple[int, int]] = Counter()
+        wanted: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+        homeless: set[str] = set()
         for name, keys in moves.items():
             for key in keys:
-                if name not in places or key not in class_of:
-                    return False
-                wanted[places[name], class_of[key]] += 1
+                if name in places and key in class_of:
+                    wanted[places[name], class_of[key]].append(key)
+                else:
+                    homeless.add(key)
         left = sorted(wanted.items(), key=lambda item: (self._rank[item[0][1]], item[0][0]))
         while left:
             # What keeps a spread level depends on who comes first.
             again = [
-                ((node, number), missing)
-                for (node, number), count in left
-                if (missing := self.place(number, count, node))
+                ((node, number), keys[:missing])
+                for (node, number), keys in left
+                if (missing := self.place(number, len(keys), node))
             ]
             if again == left:
-                return False
+                break
             left = again
-        return True
+        return frozenset(homeless.union(*(keys for _, keys in left)))
 
     @property
     def saving(self) -> float:

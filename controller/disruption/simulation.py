@@ -6,7 +6,7 @@ theirs. Moved pods go to nodes that are initialized and stay, or to new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -295,6 +295,25 @@ def groups(departure: Departure) -> list[Group]:
         )
         for key, leaving in members.items()
     ]
+
+
+def names_of(some: Iterable[Group]) -> frozenset[str]:
+    """Return the names of the nodes that leave in groups."""
+    return frozenset(name for group in some for name in group.names)
+
+
+def joined(parts: Sequence[Group]) -> Group:
+    """Return groups that go together, whatever each of them depends on, as one."""
+    ordered = sorted(parts, key=lambda part: min(part.names))
+    moves: dict[str, tuple[str, ...]] = {}
+    for part in ordered:
+        for name, keys in part.moves.items():
+            moves[name] = (*moves.get(name, ()), *keys)
+    return Group(
+        leaving=tuple(candidate for part in ordered for candidate in part.leaving),
+        replacements=tuple(new for part in ordered for new in part.replacements),
+        moves=moves,
+    )
 
 
 def bound(pod: Pod, node: str) -> Pod:

@@ -335,6 +335,71 @@ def test_pods_stay_as_evenly_spread_over_zones_as_they_need(max_skew: int, goes:
     assert bool(decided(cluster).commands) is goes
 
 
+def crossing(budget: str = "100%") -> dict[str, Any]:
+    """Return two nodes, each with two pods that only a node of the other's zone has room for, and
+    that must stay level over zones: they may cross as long as the others do.
+    """
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    web: dict[str, Any] = {"labels": {"app": "web"}, "topologySpreadConstraints": [spread]}
+    kept = {"karpenter.sh/do-not-disrupt": "true"}
+    busy = [pod("computes", cpu=1700, memory=256), pod("remembers", cpu=100, memory=7168)]
+    for one in busy:
+        one["metadata"]["annotations"] = kept
+    cluster = world(
+        ("a", "small", [pod(f"a-{n}", cpu=400, memory=256, **web) for n in range(2)]),
+        ("b", "small", [pod(f"b-{n}", cpu=50, memory=2048, **web) for n in range(2)]),
+        ("home-of-b", "small", busy[:1]),
+        ("home-of-a", "small", busy[1:]),
+        pools=[pool(budgets=[{"nodes": budget}])],
+        instanceTypes=[
+            instance_type(
+                "small",
+                cpu=2,
+                memory_gib=8,
+                pods=29,
+                offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
+            )
+        ],
+    )
+    for node in cluster["nodes"]:
+        if node["metadata"]["name"] in ("b", "home-of-a"):
+            node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+    return cluster
+
+
+def test_nodes_whose_pods_stay_level_only_together_go_together() -> None:
+    cluster = crossing()
+    decision = decided(cluster)
+
+    (command,) = decision.commands
+    assert command.names == {"a", "b"}
+    assert command.moves == {
+        "home-of-a": ("default/a-0", "default/a-1"),
+        "home-of-b": ("default/b-0", "default/b-1"),
+    }
+    assert confirm(problem(cluster), decision).commands == decision.commands
+
+
+def test_nodes_that_go_only_together_stay_where_the_budgets_let_one_go() -> None:
+    assert not decided(crossing(budget="1")).commands
+
+
+@pytest.mark.parametrize("what", ["a pod must not be moved", "pods came or went"])
+def test_nodes_that_were_to_go_together_both_stay_when_one_may_not_go(what: str) -> None:
+    cluster = crossing()
+    decision = decided(cluster)
+
+    confirmed = confirm(problem(changed(cluster, what, "b")), decision)
+
+    assert not confirmed.commands
+    assert confirmed.rejected.keys() == {"a", "b"}
+
+
 def test_spot_is_not_replaced_by_spot_unless_the_gate_is_on() -> None:
     both = [pool(on_demand=False)]
     cluster = world(("big", "large/spot", pods("web", 7)), pools=both)
