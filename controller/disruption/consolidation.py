@@ -34,8 +34,8 @@ from controller.disruption.plan import Plan
 from controller.disruption.pods import is_of_job, is_soon_gone
 from controller.disruption.prices import capped
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.relaxation import HOLES, relaxed
-from controller.disruption.search import searched
+from controller.disruption.relaxation import HOLES, RelaxedPlan, relaxed
+from controller.disruption.search import promises, searched
 from controller.disruption.simulation import (
     NOBODY,
     Departure,
@@ -59,8 +59,8 @@ ten pods to save what one costs is no saving. Without it a cluster would be made
 pod, for its last percents."""
 
 MANY_NODES = 1000
-"""From how many nodes on new ones are bought only once none goes without, so that the first
-commands come soon."""
+"""From how many nodes on the first plan that brings anything is taken, so that the first commands
+come soon: that in which new nodes may be bought."""
 
 MOST_STEPS, STEP = 10, timedelta(minutes=2)
 """Of how many steps nodes may go that have to go one after the other, and how long each takes."""
@@ -309,12 +309,20 @@ class _Search:
             return
         model = self._model
         evictions = np.array([self._costs.get(name, 0.0) for name in model.names])
-        closed = replace(model, worth_new=np.full_like(model.worth_new, np.inf))
-        plans = [self._confirmed_plan(closed, evictions)]
-        enough = plans[0].groups and len(model.names) > MANY_NODES
-        if not enough and self._buyable(model).any():
-            worth_new = np.where(self._buyable(model), model.worth_new, np.inf)
-            plans.append(self._confirmed_plan(replace(model, worth_new=worth_new), evictions))
+        ways = [replace(model, worth_new=np.full_like(model.worth_new, np.inf))]
+        buyable = self._buyable(model)
+        if buyable.any():
+            ways.append(replace(model, worth_new=np.where(buyable, model.worth_new, np.inf)))
+        freest = ways[-1]
+        relaxation = relaxed(freest, evictions)
+        self._explain_by(freest, evictions, relaxation)
+        plans: list[_ConfirmedPlan] = []
+        is_large = len(model.names) > MANY_NODES
+        for way in reversed(ways) if is_large else ways:
+            if not promises(freest, relaxation) or (is_large and any(p.groups for p in plans)):
+                break
+            own = relaxation if way is freest else relaxed(way, evictions)
+            plans.append(self._confirmed_plan(way, evictions, own))
         plans.sort(key=lambda plan: -plan.gain)
         if not any(plan.groups for plan in plans):
             plans = [self._by_engine(model)]
@@ -437,14 +445,18 @@ class _Search:
             going = left
         return []
 
-    def _confirmed_plan(self, model: ClusterModel, evictions: Vector) -> _ConfirmedPlan:
-        """Return the best plan by the arrays, as far as the engine confirms it."""
-        relaxation = relaxed(model, evictions)
-        plan = searched(model, evictions, relaxation, expired=self._expired)
+    def _explain_by(self, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan) -> None:
+        """Keep what says of a node that stays what its own removal would come to."""
         self._alone = Plan(model, evictions, relaxation.room_price)
         anywhere = (self._model or model).worth_new * HOLES
         values = np.minimum(relaxation.values, anywhere)
         self._worth = dict(zip(model.names, (model.present @ values).tolist(), strict=True))
+
+    def _confirmed_plan(
+        self, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan
+    ) -> _ConfirmedPlan:
+        """Return the best plan by the arrays, as far as the engine confirms it."""
+        plan = searched(model, evictions, relaxation, expired=self._expired)
         going = np.flatnonzero(plan.leaving).tolist()
         names = frozenset(model.names[place] for place in going)
         homes = plan.homes(last=self._spot_nodes(model))

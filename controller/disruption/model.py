@@ -101,6 +101,8 @@ class ClusterModel:
     """See the module. `candidate` marks the nodes that may go, `takes` those that moved pods may
     go to; `allowed` is nodes × classes. `pods` are those of a class on a node, by both places.
 
+    `free` is the room that is left beside the pods that are present.
+
     `packing` is what buying nodes for all these pods comes to, with its classes in this order;
     `worth_new` (classes) what a pod costs at least on new nodes, in $/h, infinite where none can
     be bought. Of `intricate` classes only the engine can tell where they may go.
@@ -111,6 +113,7 @@ class ClusterModel:
     takes: Mask
     price: Vector
     room: Matrix
+    free: Matrix
     present: Indices
     sizes: Matrix
     allowed: Mask
@@ -185,14 +188,17 @@ class _Reader:
                 price[nodes.place[here.name]] = here.price
         packing, worth_new = self._market(classes)
         taken, spare = self._countable(classes)
+        room = np.concatenate([nodes.room, spare], axis=1)
+        sizes = np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1)
         return ClusterModel(
             names=tuple(node.name for node in nodes.all),
             candidate=candidate,
             takes=np.array([node.initialized for node in nodes.all], dtype=np.bool_),
             price=price,
-            room=np.concatenate([nodes.room, spare], axis=1),
+            room=room,
+            free=room - present @ sizes,
             present=present,
-            sizes=np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1),
+            sizes=sizes,
             # Classes by classes in memory: a plan asks of one where it may go.
             allowed=np.stack([pending.eligibility.nodes for pending in classes]).T,
             intricate=np.array(

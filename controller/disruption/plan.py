@@ -42,14 +42,13 @@ class Plan:
         """
         self.model, self._evictions, self._room_price = model, evictions, room_price
         self.present = model.present.copy()
-        self.free = model.room - model.present @ model.sizes
+        self.free = model.free.copy()
         self.bought = np.zeros(len(model.sizes), dtype=np.int64)
         self.leaving = np.zeros(len(model.names), dtype=np.bool_)
         self.cost = float(model.price[model.candidate].sum())
         self._journal: list[tuple[int, int, int]] = []
         finite = np.isfinite(model.worth_new)
         self._worth = np.where(finite, model.worth_new * HOLES, FORBIDDEN)
-        self._asked = [np.flatnonzero(size > 0) for size in model.sizes]
         self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
         share = model.sizes / self._scale
         bound = np.array([bool(rules) for rules in model.rules])
@@ -353,7 +352,8 @@ class Plan:
 
     def _fitting(self, number: int, nodes: Indices) -> Indices:
         """Return how many pods of a class nodes have room for."""
-        size, asked = self.model.sizes[number], self._asked[number]
+        size = self.model.sizes[number]
+        asked = np.flatnonzero(size)
         if not len(asked):
             return np.full(len(nodes), ENDLESS, dtype=np.int64)
         free = self.free[nodes]

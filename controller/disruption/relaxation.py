@@ -13,6 +13,7 @@ them. Rows: classes; groups × resources; classes of which a node takes only so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -61,7 +62,7 @@ class _Program:
         self._model, self._evictions = model, evictions
         self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
         self._sizes = model.sizes / self._scale
-        self._free = np.maximum(model.room - model.present @ model.sizes, 0.0) / self._scale
+        self._free = np.maximum(model.free, 0.0) / self._scale
         self._free[~model.takes] = 0.0
         keys = np.packbits(model.allowed & model.takes[:, None], axis=1)
         first, self._group = distinct_rows(keys)
@@ -82,13 +83,16 @@ class _Program:
     def _largest(self) -> Mask:
         """Mark, classes × groups, where some node has room for a pod at all."""
         roomy = np.zeros_like(self._let_in)
+        sizes = self._sizes - 1e-12
         for number in range(roomy.shape[1]):
             free = self._free[self._group == number]
             free = free[distinct_rows(free)[0]]
             roomiest = free[free.sum(axis=1).argmax()]
-            roomy[:, number] = (roomiest >= self._sizes - 1e-12).all(axis=1)
-            for place in np.flatnonzero(~roomy[:, number]).tolist():
-                roomy[place, number] = (free >= self._sizes[place] - 1e-12).all(axis=1).any()
+            roomy[:, number] = (roomiest >= sizes).all(axis=1)
+            # No node has more of anything than the most that any has.
+            open_ = ~roomy[:, number] & (free.max(axis=0) >= sizes).all(axis=1)
+            for place in np.flatnonzero(open_).tolist():
+                roomy[place, number] = (free >= sizes[place]).all(axis=1).any()
         return roomy
 
     def _limits(self) -> tuple[Indices, Matrix]:
@@ -125,33 +129,59 @@ class _Program:
         self._first_group_row = len(self._total)
         self._first_limit_row = self._first_group_row + groups * resources
         self._candidates = candidate
-        block = np.zeros((len(candidate), len(upper)))
-        block[:, : len(self._total)] = model.present[candidate]
-        rows = self._first_group_row + self._group[candidate, None] * resources
-        block[np.arange(len(candidate))[:, None], rows + np.arange(resources)] = -self._free[
-            candidate
-        ]
-        block[:, self._first_limit_row :] = -self._places[candidate]
-        self._add(self._cost[candidate], np.ones(len(candidate)), block)
+        nodes, classes = np.nonzero(model.present[candidate])
+        of_group = self._first_group_row + self._group[candidate, None] * resources
+        every, limits = np.arange(len(candidate)), np.arange(len(self._limited))
+        self._add(
+            self._cost[candidate],
+            np.ones(len(candidate)),
+            (
+                nodes,
+                np.repeat(every, resources),
+                np.repeat(every, len(limits)),
+            ),
+            (
+                classes,
+                (of_group + np.arange(resources)).reshape(-1),
+                np.tile(self._first_limit_row + limits, len(candidate)),
+            ),
+            (
+                model.present[candidate][nodes, classes].astype(np.float64),
+                -self._free[candidate].reshape(-1),
+                -self._places[candidate].reshape(-1),
+            ),
+        )
+        bought = np.arange(len(self._total))
         self._add(
             self._worth_new,
-            np.full(len(self._total), infinity),
-            np.eye(len(self._total), len(upper)),
+            np.full(len(bought), infinity),
+            (bought,),
+            (bought,),
+            (np.ones(len(bought)),),
         )
 
-    def _add(self, cost: Vector, upper: Vector, block: Matrix) -> None:
-        """Add columns, given densely (columns × rows)."""
-        columns, rows = np.nonzero(block)
-        starts = np.searchsorted(columns, np.arange(len(block)))
+    def _add(
+        self,
+        cost: Vector,
+        upper: Vector,
+        columns: Sequence[Indices],
+        rows: Sequence[Indices],
+        amounts: Sequence[Vector],
+    ) -> None:
+        """Add columns, of which these have so much in these rows."""
+        column, row, amount = (np.concatenate(parts) for parts in (columns, rows, amounts))
+        some = np.flatnonzero(amount)
+        some = some[np.lexsort((row[some], column[some]))]
+        starts = np.searchsorted(column[some], np.arange(len(cost)))
         self._program.addCols(
-            len(block),
+            len(cost),
             cost,
-            np.zeros(len(block)),
+            np.zeros(len(cost)),
             upper,
-            len(columns),
+            len(some),
             starts.astype(np.int32),
-            rows.astype(np.int32),
-            block[columns, rows],
+            row[some].astype(np.int32),
+            amount[some],
         )
 
     def _add_pairs(self, chosen: Mask) -> None:
@@ -160,14 +190,18 @@ class _Program:
         self._pair_class = np.append(self._pair_class, classes)
         self._pair_group = np.append(self._pair_group, groups)
         resources = self._sizes.shape[1]
-        block = np.zeros((len(classes), self._program.getNumRow()))
         every = np.arange(len(classes))
-        block[every, classes] = 1.0
         rows = self._first_group_row + groups[:, None] * resources + np.arange(resources)
-        block[every[:, None], rows] = self._sizes[classes]
-        for place, number in enumerate(self._limited.tolist()):
-            block[classes == number, self._first_limit_row + place] = 1.0
-        self._add(np.zeros(len(classes)), np.full(len(classes), highspy.kHighsInf), block)
+        place = np.full(len(self._total), -1)
+        place[self._limited] = np.arange(len(self._limited))
+        limited = np.flatnonzero(place[classes] >= 0)
+        self._add(
+            np.zeros(len(classes)),
+            np.full(len(classes), highspy.kHighsInf),
+            (every, np.repeat(every, resources), limited),
+            (classes, rows.reshape(-1), self._first_limit_row + place[classes[limited]]),
+            (np.ones(len(classes)), self._sizes[classes].reshape(-1), np.ones(len(limited))),
+        )
 
     def solution(self) -> RelaxedPlan:
         for _ in range(ROUNDS):

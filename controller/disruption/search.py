@@ -58,6 +58,11 @@ class _Turns:
         return self.left >= 0 and not self.expired()
 
 
+def promises(model: ClusterModel, relaxation: RelaxedPlan) -> bool:
+    """Whether there is anything to gain, by the relaxation of this model or of a freer one."""
+    return float(model.price[model.candidate].sum()) - relaxation.bound >= GAIN
+
+
 def searched(
     model: ClusterModel,
     evictions: Vector,
@@ -67,9 +72,9 @@ def searched(
 ) -> Plan:
     """Return the cheapest plan found; `evictions` (nodes) is what emptying each costs, in $/h."""
     best = Plan(model, evictions, relaxation.room_price)
-    nothing = best.cost
-    if nothing - relaxation.bound < GAIN:
+    if not promises(model, relaxation):
         return best
+    nothing = best.cost
     kept = (relaxation.kept >= 0.5) | ~model.candidate
     unchanged = best.mark()
     best.start(kept, relaxation.flow, relaxation.group)
