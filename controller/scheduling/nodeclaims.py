@@ -245,17 +245,16 @@ class ClaimBuilder:
         most = launchable.prices[cheapest] * factor + ROUNDING
         near = int(np.searchsorted(prices, most, side="right"))
         count = min(max(near, settings.min_instance_types), settings.max_instance_types)
-        kept = rows[:count]
+        kept, relaxed = rows[:count], False
         if minimums:
             wanted = self._flexible(rows[: settings.max_instance_types], minimums)
-            if wanted is None and settings.min_values_policy != BEST_EFFORT:
+            relaxed = wanted is None
+            if relaxed and settings.min_values_policy != BEST_EFFORT:
                 return rows[:0], False
-            if wanted is None:
-                return rows[: settings.max_instance_types], True
-            kept = rows[: max(count, wanted)]
+            kept = rows[: settings.max_instance_types if wanted is None else max(count, wanted)]
         if len(kept) and len(self._left):
             self._left = self._left - (self._headroom.per_row[kept].max(axis=0) - consumed)
-        return kept, False
+        return kept, relaxed
 
     def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
         """Return how many of the cheapest types satisfy `minValues`, or None."""

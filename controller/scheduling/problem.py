@@ -127,7 +127,7 @@ def scheduling_problem(
         _asked_variants(waiting, groups.all, devices, catalog),
         axis=axis,
         settings=settings,
-        headroom=headroom_of(catalog, usage(snapshot.nodes)),
+        headroom=headroom_of(catalog, usage(snapshot.nodes, snapshot.instance_types)),
     )
     return SchedulingProblem(
         settings=settings,

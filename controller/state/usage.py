@@ -4,25 +4,66 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
+from controller.apis import labels
+from controller.apis.nodeclaim import NodeClaim
 from controller.apis.quantities import MILLI
-from controller.constraints.resources import NODES, Resources, parsed, total
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.constraints.resources import NODES, Resources, largest, parsed, total
 from controller.state.nodes import StateNode
 
+NO_TYPES: Mapping[str, Iterable[InstanceType]] = MappingProxyType({})
 
-def usage(nodes: Iterable[StateNode]) -> dict[str, dict[str, int]]:
+
+def usage(
+    nodes: Iterable[StateNode], types: Mapping[str, Iterable[InstanceType]] = NO_TYPES
+) -> dict[str, dict[str, int]]:
     """Add up what the machines of each pool amount to, in thousandths, their number as `nodes`.
 
-    A machine belongs to the pool whose label it bears, whoever made it, and counts from its
-    launch to its end, while it is deleted too.
+    A machine belongs to the pool whose label it bears, whoever made it, and counts to its end,
+    while it is deleted too. Before its launch it counts for the most it may become, if the
+    `types` of its pool are told; otherwise for nothing but one node.
     """
-    members: defaultdict[str, list[Resources]] = defaultdict(list)
+    members: defaultdict[str, list[StateNode]] = defaultdict(list)
     for node in nodes:
         if node.node_pool:
-            members[node.node_pool].append(capacity(node))
-    return {
-        pool: {**total(amounts), NODES: len(amounts) * MILLI} for pool, amounts in members.items()
-    }
+            members[node.node_pool].append(node)
+    used = {}
+    for pool, machines in members.items():
+        sizes = Sizes(types.get(pool, ()))
+        amounts = [capacity(node) or sizes.of_claim(node.claim) for node in machines]
+        used[pool] = {**total(amounts), NODES: len(machines) * MILLI}
+    return used
+
+
+class Sizes:
+    """How large machines that may be of several types can become, in thousandths."""
+
+    def __init__(self, types: Iterable[InstanceType]) -> None:
+        """Know the types that a pool can buy."""
+        self._capacity = {known.name: known.capacity for known in types}
+        self._largest: dict[tuple[str, ...], Resources] = {}
+
+    def of_types(self, names: Iterable[str]) -> Resources:
+        """Return the most that one of these types has of each resource."""
+        key = tuple(names)
+        if key not in self._largest:
+            self._largest[key] = largest(self._capacity.get(name, {}) for name in key)
+        return self._largest[key]
+
+    def of_claim(self, claim: NodeClaim | None) -> Resources:
+        """Return the same for a claim that is not launched yet: of the types that it names, and
+        no less than it asks for.
+        """
+        if claim is None:
+            return {}
+        named = (
+            self.of_types(requirement.values)
+            for requirement in claim.spec.requirements
+            if requirement.key == labels.INSTANCE_TYPE and requirement.operator == "In"
+        )
+        return largest((parsed(claim.spec.resources.requests), *named))
 
 
 def capacity(node: StateNode) -> Resources:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -11,8 +13,11 @@ from controller.apis.meta import ObjectMeta, to_wire
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apis.pods import Affinity, Pod
+from controller.apis.quantities import MILLI
 from controller.apis.taints import Requirement, Toleration
 from controller.cloudprovider.provider import Instance
+from controller.scheduling.results import Results
+from controller.state.snapshot import Snapshot
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import (
     World,
@@ -369,6 +374,49 @@ async def test_a_pool_never_grows_past_its_limits() -> None:
         cpus += int(instance.capacity["cpu"])
     assert 0 < cpus <= 4
     assert await scenario.world.events("FailedScheduling")
+
+
+def at_most(scenario: ProvisioningScenario) -> int:
+    """Return how many CPUs all claims come to if each gets the largest type that it names."""
+    cpus = {known.name: known.capacity["cpu"] for known in scenario.world.cloud.types}
+    return sum(
+        max(cpus[name] for name in requirement.values) // MILLI
+        for claim in scenario.world.claims()
+        for requirement in claim.spec.requirements
+        if requirement.key == labels.INSTANCE_TYPE
+    )
+
+
+async def test_what_waits_long_for_its_launch_counts_for_the_most_it_may_become() -> None:
+    scenario = ProvisioningScenario()
+    scenario.world.seed(make_class(), make_pool(limits={"cpu": "40"}))
+
+    for batch in range(4):
+        scenario.world.seed(*(make_waiting_pod(f"web-{batch}-{n}") for n in range(12)))
+        await scenario.round()
+        scenario.world.pass_time(minutes=1)
+
+    assert len(scenario.asked) == 4
+    assert 20 < at_most(scenario) <= 40
+
+
+async def test_limits_that_have_shrunk_since_the_engine_was_asked_hold() -> None:
+    scenario = ProvisioningScenario()
+    scenario.world.seed(make_class(), make_pool())
+    scenario.world.seed(*(make_waiting_pod(f"web-{n}", cpu="3") for n in range(8)))
+    solve = scenario.provisioner.solve
+
+    async def solve_slowly(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+        results = await solve(pods, snapshot)
+        scenario.world.seed(make_pool(limits={"cpu": "20"}))
+        scenario.world.see()
+        return results
+
+    scenario.provisioner.solve = solve_slowly
+
+    await scenario.round()
+
+    assert 0 < at_most(scenario) <= 20
 
 
 async def test_what_can_be_bought_is_read_once_while_nobody_waits(

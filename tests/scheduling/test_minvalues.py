@@ -54,6 +54,18 @@ def test_under_best_effort_a_large_pod_gets_the_one_type_that_holds_it() -> None
     assert results.new_nodes[0].annotations[labels.MIN_VALUES_RELAXED] == "true"
 
 
+def test_what_best_effort_names_stays_within_the_limits_of_the_pool() -> None:
+    wanted = [needs(labels.INSTANCE_TYPE, "Exists", min_values=9)]
+    pool = make_nodepool(requirements=wanted, limits={"cpu": "20"})
+
+    results = schedule_on(
+        pool, make_pods(30, cpu="1500m"), types=make_types(2, 4, 8), settings=BENDING
+    )
+
+    sizes = [max(int(name[2:]) for name in node.instance_types) for node in results.new_nodes]
+    assert 12 <= sum(sizes) <= 20
+
+
 def test_nothing_is_said_of_minimums_where_they_may_not_bend() -> None:
     strict = schedule_on(floors(2), [make_pod()], types=make_types(2, 4))
     without = schedule_on(make_nodepool(), [make_pod()], types=make_types(2), settings=BENDING)

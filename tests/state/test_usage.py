@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
+from controller.apis import labels
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodepool import NodeClassReference
+from controller.apis.pods import ResourceRequirements
+from controller.apis.taints import Requirement
 from controller.constraints.resources import CPU, MEMORY, NODES
 from controller.state.nodes import StateNode
 from controller.state.usage import usage
-from tests.builders import make_claim, make_node, make_nodepool, make_pod, make_snapshot
+from tests.builders import (
+    make_claim,
+    make_node,
+    make_nodepool,
+    make_pod,
+    make_snapshot,
+    make_types,
+)
 from tests.expectations import expect_unschedulable, schedule_on
 
 
@@ -46,6 +61,30 @@ def test_until_then_the_claim_says_what_the_kubelet_does_not() -> None:
     used = usage([StateNode(node=node, claim=claim)])["default"]
 
     assert (used[CPU], used[MEMORY]) == (7_000, 32 * 2**30 * 1000)
+
+
+@pytest.mark.parametrize(
+    ("named", "cpus"), [(["m-2", "m-8", "m-4"], 8_000), (["sold no more"], 3_000)]
+)
+def test_a_claim_that_is_not_launched_counts_for_the_most_it_may_become(
+    named: list[str], cpus: int
+) -> None:
+    coming = StateNode(
+        claim=NodeClaim(
+            metadata=ObjectMeta(name="coming", labels={labels.NODEPOOL: "default"}),
+            spec=NodeClaimSpec(
+                node_class_ref=NodeClassReference(
+                    group="karpenter.k8s.aws", kind="EC2NodeClass", name="default"
+                ),
+                requirements=[Requirement(key=labels.INSTANCE_TYPE, operator="In", values=named)],
+                resources=ResourceRequirements(requests={"cpu": "3"}),
+            ),
+        )
+    )
+
+    used = usage([coming], {"default": make_types(2, 4, 8, 16)})["default"]
+
+    assert (used[CPU], used[NODES]) == (cpus, 1_000)
 
 
 def test_pools_are_told_apart_and_nodes_without_one_count_for_none() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -156,7 +156,7 @@ class Orchestrator:
     async def begin(
         self,
         command: Command,
-        types: Mapping[str, Iterable[InstanceType]] | None = None,
+        types: Mapping[str, Sequence[InstanceType]] | None = None,
         *,
         record: str = "",
     ) -> bool:
@@ -255,10 +255,12 @@ class Orchestrator:
     # Nodes in the place of others.
 
     async def _make_heirs(
-        self, underway: Underway, types: Mapping[str, Iterable[InstanceType]]
+        self, underway: Underway, types: Mapping[str, Sequence[InstanceType]]
     ) -> bool:
         """Write the claims of a command's new nodes; returns whether all could be written."""
         command = underway.command
+        if not all(self.writer.within_limits(command.replacements, types, replacing=True)):
+            return False
         told = {labels.REPLACES: ",".join(sorted(command.names))}
         for node in command.replacements:
             heir = replace(node, annotations={**node.annotations, **told})

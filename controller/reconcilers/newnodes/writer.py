@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
+from controller.apis.quantities import MILLI
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.constraints.resources import NODES, parsed
+from controller.constraints.resources import NODES, Resources, parsed, total
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.scheduling.results import NewNode
 from controller.state.cluster import Cluster
-from controller.state.usage import usage
+from controller.state.usage import Sizes, usage
 from controller.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,46 @@ class ClaimWriter:
     clock: Clock
     plan: PlacementPlan
 
+    def within_limits(
+        self,
+        nodes: Sequence[NewNode],
+        types: Mapping[str, Sequence[InstanceType]],
+        *,
+        replacing: bool = False,
+    ) -> list[bool]:
+        """Say of each node whether the limits of its pool let it be made, and those before it.
+
+        `types` are those that pools saw: a machine that is not launched yet counts for the most
+        it may become. Nodes that are `replacing` others may pass a limit until those have gone,
+        but not where it has been passed already.
+        """
+        limits = {name: self._limits(name) for name in {node.node_pool for node in nodes}}
+        if not any(limits.values()):
+            return [True] * len(nodes)
+        used = usage(self.cluster.state_nodes(self.clock()), types)
+        sizes = {name: Sizes(types.get(name, ())) for name in limits}
+        admitted = []
+        for node in nodes:
+            name = node.node_pool
+            there = used.get(name, {})
+            own = {**sizes[name].of_types(node.instance_types), NODES: MILLI}
+            wanted = there if replacing else total((there, own))
+            passed = next((k for k, most in limits[name].items() if wanted.get(k, 0) > most), None)
+            admitted.append(passed is None)
+            if passed is None:
+                used[name] = wanted
+            else:
+                log.warning("nodepool limit exceeded", extra={"NodePool": name, "limit": passed})
+        return admitted
+
+    def _limits(self, node_pool: str) -> Resources:
+        pool = self.cluster.get(NODE_POOL, node_pool)
+        return parsed(pool.spec.limits) if pool is not None else {}
+
     async def create(
         self, node: NewNode, types: Iterable[InstanceType], *, reason: str
     ) -> NodeClaim | None:
-        """Write a node's claim, unless its pool went or its use has passed a limit meanwhile.
+        """Write a node's claim, unless its pool went meanwhile.
 
         `types` are those the pool saw; `reason` is why the node is made, as metrics write it.
 
@@ -46,8 +82,8 @@ class ClaimWriter:
             ApiError: it could not be written.
 
         """
-        pool = self._pool_with_room(node)
-        if pool is None:
+        pool = self.cluster.get(NODE_POOL, node.node_pool)
+        if pool is None or pool.metadata.is_deleting:
             return None
         claim = await self.api.create(NODE_CLAIM, node_claim(pool, node, types))
         self.cluster.insert_claim(claim)
@@ -70,16 +106,3 @@ class ClaimWriter:
             self.plan.expect(pod, name)
         if pods:
             self.cluster.nominate(name, pods, self.clock() + patience)
-
-    def _pool_with_room(self, node: NewNode) -> NodePool | None:
-        pool = self.cluster.get(NODE_POOL, node.node_pool)
-        if pool is None or pool.metadata.is_deleting:
-            return None
-        limits = parsed(pool.spec.limits)
-        used = usage(self.cluster.state_nodes(self.clock())).get(pool.metadata.name, {})
-        exceeded = next((k for k, v in limits.items() if used.get(k, 0) > v), None)
-        if exceeded is None:
-            return pool
-        what = "nodes" if exceeded == NODES else exceeded
-        log.warning("nodepool limit exceeded", extra={"NodePool": node.node_pool, "limit": what})
-        return None

@@ -139,11 +139,12 @@ class Provisioner(Outlook):
         return not self.cluster.synced or self._awaits_launch()
 
     def _awaits_launch(self) -> bool:
-        """Whether there is a claim whose size must be known first, and is not.
+        """Whether there is a claim whose size should be known first, and is not.
 
-        A claim does not say how large its node will be before it is launched. Limits
-        count that; and the pods of an earlier leader's claim have to be found among those
-        that wait, or the node would be bought a second time.
+        A claim does not say how large its node will be before it is launched. Limits have
+        to count the most that it may become, and leave less room than there is; and the pods of
+        an earlier leader's claim have to be found among those that wait, or the node would be
+        bought a second time.
         """
         now = self.clock()
         unlaunched = [
@@ -303,10 +304,14 @@ class Provisioner(Outlook):
         types: Mapping[str, Sequence[InstanceType]],
         writer: ClaimWriter,
     ) -> list[NodeClaim | None]:
-        """Make the nodes' claims, some at a time; None for one that the API server refused."""
+        """Make the nodes' claims, some at a time; None for one that limits or the API server
+        refused.
+        """
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
-        async def create(node: NewNode) -> NodeClaim | None:
+        async def create(node: NewNode, is_admitted: bool) -> NodeClaim | None:
+            if not is_admitted:
+                return None
             async with writes:
                 claim = await writer.create(node, types[node.node_pool], reason="provisioned")
                 if claim is not None:
@@ -314,7 +319,9 @@ class Provisioner(Outlook):
                 return claim
 
         claims: list[NodeClaim | None] = []
-        outcomes = await asyncio.gather(*map(create, nodes), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *map(create, nodes, writer.within_limits(nodes, types)), return_exceptions=True
+        )
         for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 log.error("creating nodeclaim: %s", outcome, extra={"NodePool": node.node_pool})
@@ -375,7 +382,7 @@ def _promised(machine: StateNode) -> StateNode:
         metadata=msgspec.structs.replace(
             claim.metadata, labels={**settled, **claim.metadata.labels}
         ),
-        status=msgspec.structs.replace(claim.status, capacity=asked, allocatable=asked),
+        status=msgspec.structs.replace(claim.status, allocatable=asked),
     )
     return dataclasses.replace(machine, claim=promised)
 
