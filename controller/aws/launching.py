@@ -8,7 +8,6 @@ the instance is looked for by the tag that names the claim.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import tenacity
 from cachetools import LRUCache, TTLCache
 
 from controller.apis import conditions, labels
@@ -107,6 +107,12 @@ class LaunchPlan:
     addresses: Mapping[str, int] = field(default_factory=dict)
 
 
+class _TemplateGoneError(CreateError):
+    """A launch template vanished between making and use."""
+
+    reason = "LaunchTemplateNotFound"
+
+
 class Launcher:
     """Launches one instance per claim."""
 
@@ -161,17 +167,7 @@ class Launcher:
         if attempts.instance is not None:
             return attempts.instance
         require_ready(node_class)
-        pauses = iter(TEMPLATE_PAUSES)
-        while True:
-            try:
-                instance = await self._once(claim, node_class, attempts, types)
-                break
-            except _TemplateGoneError:
-                pause = next(pauses, None)
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
-        attempts.instance = instance
+        attempts.instance = instance = await self._once(claim, node_class, attempts, types)
         self._instances.launched(instance)
         return instance
 
@@ -182,6 +178,12 @@ class Launcher:
     def _of(self, claim: NodeClaim) -> Attempts:
         return self._attempts.setdefault(claim.metadata.uid, Attempts())
 
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(_TemplateGoneError),
+        wait=tenacity.wait_chain(*map(tenacity.wait_fixed, TEMPLATE_PAUSES)),
+        stop=tenacity.stop_after_attempt(1 + len(TEMPLATE_PAUSES)),
+        reraise=True,
+    )
     async def _once(
         self,
         claim: NodeClaim,
@@ -425,12 +427,6 @@ class Launcher:
             capacity=_quantities(instance_type.capacity, hidden),
             allocatable=_quantities(instance_type.allocatable, hidden),
         )
-
-
-class _TemplateGoneError(CreateError):
-    """A launch template vanished between making and use."""
-
-    reason = "LaunchTemplateNotFound"
 
 
 def require_ready(node_class: EC2NodeClass) -> None:
