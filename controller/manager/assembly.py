@@ -68,6 +68,10 @@ MANY = Workers(100, 5000)
 
 SHORTEST_NOMINATION = timedelta(seconds=10)
 
+POOLS_APART = 1.0
+"""Seconds between two looks at a pool: each adds all of its machines up, and every step of every
+claim is a reason for one."""
+
 
 class RunningCloud(CloudProvider, Protocol):
     """A cloud with a life of its own, which belongs to the leader."""
@@ -107,8 +111,10 @@ class Assembly:
         self._recorder = ports.recorder
         self._is_acting = False
 
-        def loop(name: str, reconciler: Reconciler, workers: Workers = FEW) -> Loop:
-            return Loop(name, reconciler, metrics, workers.with_cpu(options.cpu_requests))
+        def loop(
+            name: str, reconciler: Reconciler, workers: Workers = FEW, apart: float = 0.0
+        ) -> Loop:
+            return Loop(name, reconciler, metrics, workers.with_cpu(options.cpu_requests), apart)
 
         def singleton(name: str, rounds: Rounds) -> Singleton:
             return Singleton(name, rounds, metrics)
@@ -122,7 +128,7 @@ class Assembly:
         orchestrator = _orchestrator(ports, provisioner.plan, ledger)
 
         readiness = Readiness(api, cluster, clock, registrations)
-        self._pools = loop("nodepool.readiness", readiness)
+        self._pools = loop("nodepool.readiness", readiness, apart=POOLS_APART)
         self._classes = loop("nodeclass", _resolver(ports, ca_bundle))
         lifecycle = _lifecycle(ports, options, nomination, registrations)
         self._claims = loop("nodeclaim.lifecycle", lifecycle, MANY)

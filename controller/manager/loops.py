@@ -77,12 +77,17 @@ class Workers:
 
 @dataclass(slots=True)
 class Loop:
-    """Runs a reconciler over the keys it is nudged with; `name` is for metrics and logs."""
+    """Runs a reconciler over the keys it is nudged with; `name` is for metrics and logs.
+
+    Two passes over a key are at least `apart` seconds apart: where each looks at very much, what
+    comes one by one is seen together. The first comes at once.
+    """
 
     name: str
     reconciler: Reconciler
     metrics: Metrics
     workers: int = 10
+    apart: float = 0.0
     _waiting: dict[str, float] = field(default_factory=dict)
     _underway: set[str] = field(default_factory=set)
     _again: set[str] = field(default_factory=set)
@@ -130,12 +135,22 @@ class Loop:
                 timer.cancel()
             self._underway.add(key)
             pause = await self._reconcile(key)
-            self._underway.discard(key)
-            if pause is not None:
-                self._later(key, pause)
-            if key in self._again:
-                self._again.discard(key)
-                self.nudge(key)
+            if self.apart:
+                self._timers[key] = asyncio.get_running_loop().call_later(
+                    self.apart, self._open, key, pause
+                )
+            else:
+                self._open(key, pause)
+
+    def _open(self, key: str, pause: float | None) -> None:
+        """Let a key be looked at again: after a pause, or at once if there is something new."""
+        self._underway.discard(key)
+        self._timers.pop(key, None)
+        if key in self._again:
+            self._again.discard(key)
+            self.nudge(key)
+        elif pause is not None:
+            self._later(key, pause)
 
     async def _reconcile(self, key: str) -> float | None:
         """Run the reconciler once; return the seconds until the key should come back."""

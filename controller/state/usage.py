@@ -22,8 +22,8 @@ def usage(
     """Add up what the machines of each pool amount to, in thousandths, their number as `nodes`.
 
     A machine belongs to the pool whose label it bears, whoever made it, and counts to its end,
-    while it is deleted too. Before its launch it counts for the most it may become, if the
-    `types` of its pool are told; otherwise for nothing but one node.
+    while it is deleted too. Before its launch it counts for the most it may become where the
+    `types` of its pool are told, and otherwise as one node alone.
     """
     members: defaultdict[str, list[StateNode]] = defaultdict(list)
     for node in nodes:
@@ -31,8 +31,13 @@ def usage(
             members[node.node_pool].append(node)
     used = {}
     for pool, machines in members.items():
-        sizes = Sizes(types.get(pool, ()))
-        amounts = [capacity(node) or sizes.of_claim(node.claim) for node in machines]
+        amounts = [capacity(node) for node in machines]
+        if pool in types:
+            sizes = Sizes(types[pool])
+            amounts = [
+                amount or sizes.of_claim(node.claim)
+                for node, amount in zip(machines, amounts, strict=True)
+            ]
         used[pool] = {**total(amounts), NODES: len(machines) * MILLI}
     return used
 

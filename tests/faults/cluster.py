@@ -259,14 +259,14 @@ class Surroundings:
         for pod in self.bodies(kinds.POD):
             if (left := room.get(pod["spec"].get("nodeName", ""))) is not None:
                 left.subtract(_asked(pod))
+        names = sorted(room)
         for pod in waiting:
             if _is_going(pod):
                 continue
             asked, name = _asked(pod), pod["metadata"]["name"]
             wanted = pod.get("status", {}).get("nominatedNodeName", "")
-            chosen = next(
-                (n for n in [wanted, *sorted(room)] if n in room and _fits(asked, room[n])), None
-            )
+            fitting = (n for n in (wanted, *names) if n in room and _fits(asked, room[n]))
+            chosen = next(fitting, None)
             if chosen is not None:
                 room[chosen].subtract(asked)
                 scheduled = _condition("PodScheduled", "True", self._written())

@@ -52,8 +52,10 @@ def metrics() -> Metrics:
 
 
 @asynccontextmanager
-async def running(reconciler: Scripted, metrics: Metrics, workers: int = 4) -> AsyncIterator[Loop]:
-    loop = Loop("x", reconciler, metrics, workers)
+async def running(
+    reconciler: Scripted, metrics: Metrics, workers: int = 4, apart: float = 0.0
+) -> AsyncIterator[Loop]:
+    loop = Loop("x", reconciler, metrics, workers, apart)
     task = asyncio.create_task(loop.run())
     await asyncio.sleep(0)
     try:
@@ -94,6 +96,39 @@ async def test_a_key_nudged_while_it_is_worked_on_is_looked_at_again_afterwards(
         gate.set()
         await reconciler.until(2)
     assert (reconciler.passes, most) == (["a", "a"], 1)
+
+
+@pytest.mark.virtual_clock
+async def test_what_comes_one_by_one_is_seen_together_where_a_pass_looks_at_much(
+    metrics: Metrics,
+) -> None:
+    passed_at: list[float] = []
+
+    async def note(_: str) -> None:
+        passed_at.append(asyncio.get_running_loop().time())
+
+    async with running(Scripted(note), metrics, apart=1.0) as loop:
+        for _ in range(25):
+            loop.nudge("a")
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(10)
+
+    assert passed_at == pytest.approx([0.0, 1.0, 2.0, 3.0])
+
+
+@pytest.mark.virtual_clock
+async def test_a_pass_asked_for_by_the_reconciler_waits_for_its_time_where_passes_are_apart(
+    metrics: Metrics,
+) -> None:
+    async def later(_: str) -> timedelta:
+        return timedelta(seconds=5)
+
+    reconciler = Scripted(later)
+    async with running(reconciler, metrics, apart=1.0) as loop:
+        loop.nudge("a")
+        await asyncio.sleep(15)
+
+    assert len(reconciler.passes) == 3
 
 
 async def test_different_keys_are_worked_on_together(metrics: Metrics) -> None:

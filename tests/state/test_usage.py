@@ -85,6 +85,7 @@ def test_a_claim_that_is_not_launched_counts_for_the_most_it_may_become(
     used = usage([coming], {"default": make_types(2, 4, 8, 16)})["default"]
 
     assert (used[CPU], used[NODES]) == (cpus, 1_000)
+    assert usage([coming])["default"] == {NODES: 1_000}
 
 
 def test_pools_are_told_apart_and_nodes_without_one_count_for_none() -> None:
