@@ -1,5 +1,24 @@
-"""Loops for the tests of what takes its time."""
+"""A world with a class, and loops for the tests of what takes its time."""
 
+from __future__ import annotations
+
+import pytest
+
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from tests.reconcilers.world import Unprepared, World, make_class, make_lifecycle
 from tests.virtualclock import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.seed(make_class())
+    return world
+
+
+@pytest.fixture
+def lifecycle(world: World) -> Lifecycle:
+    """Brings claims to life, and prepares nothing for their nodes."""
+    return make_lifecycle(world, Unprepared())

@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from controller.apis import labels
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.nodeclaim import NodeClaim
 from controller.apis.pods import ResourceRequirements
 from controller.reconcilers.nodeclaim.lifecycle import PLUGIN_DEADLINE, Lifecycle
-from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle
+from tests.reconcilers.world import World, launched
 
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.seed(make_class())
-    return world
-
-
-@pytest.fixture
-def lifecycle(world: World) -> Lifecycle:
-    return make_lifecycle(world, Unprepared())
-
-
-async def launched(world: World, lifecycle: Lifecycle, **requests: str) -> NodeClaim:
-    metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
-    resources = ResourceRequirements(requests={**requests})
-    spec = NodeClaimSpec(node_class_ref=CLASS, resources=resources)
-    world.seed(NodeClaim(metadata=metadata, spec=spec))
-    await lifecycle.reconcile("claim")
-    claim = world.claim("claim")
-    assert claim is not None
-    return claim
 
 
 def untainted(world: World, claim: NodeClaim) -> None:
@@ -67,7 +42,9 @@ async def test_a_node_that_joins_with_the_taint_has_nothing_to_say(
 async def test_a_device_plugin_that_never_comes_is_named_after_a_while(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    node = world.join(await launched(world, lifecycle, **{GPU: "1"}))
+    node = world.join(
+        await launched(world, lifecycle, resources=ResourceRequirements(requests={GPU: "1"}))
+    )
     bare = {name: amount for name, amount in node.status.allocatable.items() if name != GPU}
     world.seed(
         msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=bare))

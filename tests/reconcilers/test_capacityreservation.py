@@ -27,13 +27,6 @@ RESERVED = {
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.seed(make_class())
-    return world
-
-
-@pytest.fixture
 def capacity_type(world: World) -> CapacityType:
     return CapacityType(api=world.api, cloud=world.cloud, cluster=world.cluster)
 

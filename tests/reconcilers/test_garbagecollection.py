@@ -17,13 +17,6 @@ from tests.reconcilers.world import CLASS, World, make_class
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.seed(make_class())
-    return world
-
-
-@pytest.fixture
 def collector(world: World) -> GarbageCollection:
     return GarbageCollection(
         api=world.api,
@@ -61,9 +54,7 @@ async def test_a_claim_whose_instance_vanished_is_let_go(
 
     await collector.run_once()
 
-    left = world.claim("claim")
-    assert left is not None
-    assert left.metadata.is_deleting
+    assert world.is_leaving("claim")
 
 
 async def test_a_claim_whose_node_is_still_ready_is_kept(
@@ -75,9 +66,7 @@ async def test_a_claim_whose_node_is_still_ready_is_kept(
 
     await collector.run_once()
 
-    left = world.claim("claim")
-    assert left is not None
-    assert not left.metadata.is_deleting
+    assert not world.is_leaving("claim")
 
 
 async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
@@ -88,15 +77,11 @@ async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
     await collector.run_once()
     world.pass_time(minutes=4)
     await collector.run_once()
-    kept = world.claim("claim")
-    assert kept is not None
-    assert not kept.metadata.is_deleting
+    assert not world.is_leaving("claim")
 
     world.pass_time(minutes=2)
     await collector.run_once()
-    left = world.claim("claim")
-    assert left is not None
-    assert left.metadata.is_deleting
+    assert world.is_leaving("claim")
 
 
 async def test_a_node_that_comes_back_keeps_its_claim(
@@ -111,9 +96,7 @@ async def test_a_node_that_comes_back_keeps_its_claim(
     world.pass_time(minutes=10)
     await collector.run_once()
 
-    kept = world.claim("claim")
-    assert kept is not None
-    assert not kept.metadata.is_deleting
+    assert not world.is_leaving("claim")
 
 
 async def test_an_instance_that_nobody_claims_is_terminated(

@@ -13,7 +13,7 @@ from controller.apis.conditions import Condition
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.kinds import Kind, KubernetesObject
 from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.nodepool import (
     DisruptionPolicy,
     NodeClaimTemplate,
@@ -79,6 +79,11 @@ class World:
 
     def claim(self, name: str) -> NodeClaim | None:
         return self.api.find(kinds.NODE_CLAIM, name)
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether a claim is being deleted, or has gone."""
+        claim = self.claim(name)
+        return claim is None or claim.metadata.is_deleting
 
     def node(self, name: str) -> Node | None:
         return self.api.find(kinds.NODE, name)
@@ -169,6 +174,23 @@ def _container(cpu: str, memory: str) -> Container:
     return Container(
         name="app", resources=ResourceRequirements(requests={"cpu": cpu, "memory": memory})
     )
+
+
+def make_claim(**spec: Any) -> NodeClaim:
+    """A claim of the pool `default`, not launched yet."""
+    return NodeClaim(
+        metadata=ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"}),
+        spec=NodeClaimSpec(node_class_ref=CLASS, **spec),
+    )
+
+
+async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim:
+    """Have such a claim launched; returns it."""
+    world.seed(make_claim(**spec))
+    await lifecycle.reconcile("claim")
+    claim = world.claim("claim")
+    assert claim is not None
+    return claim
 
 
 def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
