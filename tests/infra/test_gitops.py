@@ -82,6 +82,16 @@ def test_pulumis_operator_runs_the_same_stack() -> None:
     )
 
 
+def test_pulumi_deployments_install_what_the_program_requires_and_run_where_it_is() -> None:
+    (path,) = (EXAMPLES / "deployments").iterdir()
+    settings = yaml.safe_load(path.read_text())["settings"]
+
+    assert (EXAMPLES / "teams" / path.name.replace(".deploy", "")).is_file()
+    assert (CHECKOUT / settings["sourceContext"]["git"]["repoDir"] / "Pulumi.yaml").is_file()
+    assert settings["operationContext"]["options"] == {"skipInstallDependencies": False}
+    assert settings["operationContext"]["oidc"]["aws"].keys() == {"roleArn", "sessionName"}
+
+
 def test_flux_fills_in_what_a_stack_would(tmp_path: Path) -> None:
     text = (EXAMPLES / "flux" / "pools.yaml").read_text()
     spec = documents("flux/pools.yaml")["Kustomization"]["spec"]
