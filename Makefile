@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies: made at first use, kept outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit pythons clone
+.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit pythons clone image
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -46,6 +46,9 @@ base: ## pin what the controller's image stands on to today's, with its fixes (a
 	digest=$$(docker buildx imagetools inspect "$$tag" --format '{{.Manifest.Digest}}') && \
 	sed -i.old "s|^ARG PYTHON=.*|ARG PYTHON=$$tag@$$digest|" Dockerfile && rm Dockerfile.old && \
 	grep '^ARG PYTHON=' Dockerfile
+
+image: ## build the controller's image for both architectures without a container engine (root, buildah)
+	@py=$(PY); exec $$py -m tests.image
 
 lock: ## pin what `pulumi install` installs to what the tests run on
 	@py=$(PY); exec $$py -m tests.infra.lockfile

@@ -1,0 +1,191 @@
+"""Builds the controller's image without a container engine, and looks at what has come out.
+
+Every step of the Dockerfile is carried out, for both architectures, by buildah in a chroot; it
+stands on a Debian with the same Python, as a registry of images may be out of reach, or on
+`--base`. What only BuildKit makes (the list of what is in it, provenance) is not. As root, on
+Debian or Ubuntu with buildah and debootstrap; some ten minutes, and two gigabytes meanwhile:
+
+    make image
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import shutil
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from infra.deployment import USER
+from infra.image import CHECKOUT, PLATFORMS
+
+SUITES: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
+"""Debian's releases by the Python that they have."""
+PACKAGES = "python3,python3-pip,python-is-python3,ca-certificates"
+ELF_MACHINES: Mapping[str, int] = {"amd64": 62, "arm64": 183}
+"""`e_machine` in the header of a native library."""
+HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
+WORLD = CHECKOUT / "docs" / "world.json"
+
+
+class ImageError(Exception):
+    """The image cannot be built here, or is not what it should be; says what to do."""
+
+
+class Buildah:
+    """Buildah with a storage of its own, which goes with the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        places = ("--root", str(folder / "storage"), "--runroot", str(folder / "run"))
+        self._command = ("buildah", *places, "--storage-driver", "vfs")
+
+    def ask(self, *arguments: str) -> str:
+        """Run it; returns what it prints. Raises `ImageError`."""
+        done = subprocess.run(
+            [*self._command, *arguments], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            last = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+            raise ImageError(f"buildah {arguments[0]} failed:\n{last}")
+        return done.stdout.strip()
+
+    def base(self, suite: str) -> str:
+        """Make what the image stands on, for both architectures; returns its name."""
+        self.ask("manifest", "create", "localhost/base")
+        for architecture in ELF_MACHINES:
+            root = self._folder / architecture
+            # What is of another machine is unpacked and not set up: nothing is run in it.
+            foreign = [] if architecture == HERE else ["--foreign", f"--arch={architecture}"]
+            options = ["--variant=minbase", f"--include={PACKAGES}", *foreign]
+            done = subprocess.run(
+                ["debootstrap", *options, suite, str(root)], capture_output=True, text=True,
+                check=False,
+            )  # fmt: skip
+            if done.returncode:
+                raise ImageError(f"debootstrap {suite} failed:\n{done.stdout[-2000:]}")
+            container = self.ask("from", "--arch", architecture, "scratch")
+            self.ask("add", "--quiet", container, str(root), "/")
+            shutil.rmtree(root)
+            self.ask("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container)
+            image = f"localhost/base:{architecture}"
+            self.ask("commit", "--quiet", container, image)
+            self.ask("rm", container)
+            self.ask("manifest", "add", "localhost/base", image)
+        return "localhost/base"
+
+    def build(self, base: str, on: str) -> str:
+        """Build the Dockerfile for a platform; returns the image's name."""
+        trust = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
+        name = f"localhost/joiner:{on.rpartition('/')[2]}"
+        self.ask(
+            "bud", "--isolation", "chroot", "--pull=missing",
+            "--platform", on,
+            # Which buildah does not set where it builds for one platform alone.
+            "--build-arg", f"BUILDPLATFORM=linux/{HERE}",
+            "--build-arg", f"PYTHON={base}",
+            # The registry of packages may be one that this machine alone trusts.
+            "--volume", f"{trust}:/etc/ssl/certs/ca-certificates.crt:ro",
+            "--tag", name,
+            str(CHECKOUT),
+        )  # fmt: skip
+        return name
+
+    def problems(self, image: str, architecture: str) -> Iterator[str]:
+        """What an image is not that it should be."""
+        said = json.loads(self.ask("inspect", "--type", "image", image))["OCIv1"]
+        about = said["config"]
+        if said["architecture"] != architecture:
+            yield f"it says that it is for {said['architecture']}"
+        if about.get("User") != f"{USER}:{USER}":
+            yield f"it runs as {about.get('User')}, not as {USER}"
+        if not about.get("Labels", {}).get("org.opencontainers.image.base.name"):
+            yield "it does not say what it stands on"
+        container = self.ask("from", "--pull=never", "--arch", architecture, image)
+        root = Path(self.ask("mount", container)) / "opt" / "joiner"
+        libraries = [path for path in root.rglob("*.so*") if path.is_file()]
+        strange = [path for path in libraries if _machine(path) != ELF_MACHINES[architecture]]
+        print(f"  {len(libraries)} native libraries, {_size(root) >> 20} MiB")
+        if strange or not libraries:
+            yield f"native libraries of another machine: {[path.name for path in strange]}"
+        uncompiled = [p for p in (root / "controller").rglob("*.py") if not _is_compiled(p)]
+        if uncompiled:
+            yield f"not compiled beforehand: {[path.name for path in uncompiled]}"
+        if architecture == HERE:
+            yield from self._does_not_run(container)
+        self.ask("rm", container)
+
+    def _does_not_run(self, container: str) -> Iterator[str]:
+        run = ("run", "--isolation", "chroot", "--volume", f"{WORLD}:/world.json:ro", container)
+        python = ("--", "python", "-m", "controller")
+        try:
+            if self.ask(*run, "--", "id", "-u") != str(USER):
+                yield f"its processes are not {USER}'s"
+            self.ask(*run, *python, "run", "--help")
+            print("  " + self.ask(*run, *python, "solve", "/world.json").splitlines()[-1])
+        except ImageError as error:
+            yield str(error)
+
+
+def _machine(library: Path) -> int:
+    header = library.read_bytes()[:20]
+    (machine,) = struct.unpack("<H", header[18:20])
+    return int(machine)
+
+
+def _is_compiled(module: Path) -> bool:
+    return any((module.parent / "__pycache__").glob(f"{module.stem}.cpython-*.pyc"))
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _suite() -> str:
+    """Return the Debian that has the Python of the Dockerfile."""
+    (version,) = re.findall(r"^ARG PYTHON=.*python:(\d+\.\d+)", _dockerfile(), re.M)
+    return SUITES[version]
+
+
+def _dockerfile() -> str:
+    return (CHECKOUT / "Dockerfile").read_text()
+
+
+def check(base: str | None) -> bool:
+    """Build it for both architectures; returns whether both are as they should be."""
+    missing = [name for name in ("buildah", "debootstrap") if not shutil.which(name)]
+    if missing:
+        raise ImageError(f"apt-get install {' '.join(missing)}, and run this again")
+    is_right = True
+    with tempfile.TemporaryDirectory() as folder:
+        buildah = Buildah(Path(folder))
+        stands_on = base or buildah.base(_suite())
+        for on in PLATFORMS:
+            print(on, flush=True)
+            image = buildah.build(stands_on, on)
+            for problem in buildah.problems(image, on.rpartition("/")[2]):
+                print(f"  {problem}")
+                is_right = False
+    return is_right
+
+
+def main() -> int:
+    """Build and look; the exit status is 1 where the image is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--base", help="an image to stand on, in place of Debian's Python")
+    try:
+        return 0 if check(parser.parse_args().base) else 1
+    except ImageError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
