@@ -1,0 +1,56 @@
+"""Whether the limits of pools let nodes be made, beside others or in their place."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.apis import labels
+from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.reconcilers.newnodes.writer import ClaimWriter
+from controller.scheduling.results import NewNode
+from tests.builders import make_node, make_types
+from tests.reconcilers.world import World, make_pool
+
+TYPES = {"default": make_types(2, 8)}
+
+
+def new_node(*types: str) -> NewNode:
+    return NewNode(
+        "default", instance_types=types, requirements=(), price=1.0, pods=(), requests={}
+    )
+
+
+def admitted(*nodes: NewNode, there: int, replacing: bool = False, **limits: str) -> list[bool]:
+    """Ask about nodes in a pool in which so many of four CPUs are there."""
+    world = World()
+    world.seed(make_pool(limits=limits))
+    world.seed(*(make_node(f"old-{n}", labels={labels.NODEPOOL: "default"}) for n in range(there)))
+    world.see()
+    writer = ClaimWriter(
+        api=world.api,
+        cluster=world.cluster,
+        metrics=world.metrics,
+        clock=world.clock,
+        plan=PlacementPlan(),
+    )
+    return writer.within_limits(nodes, TYPES, replacing=replacing)
+
+
+def test_each_node_counts_for_the_most_it_may_become_and_for_those_after_it() -> None:
+    small, either = new_node("m-2"), new_node("m-2", "m-8")
+
+    assert admitted(small, either, small, there=2, cpu="14") == [True, False, True]
+    assert admitted(small, small, there=1, nodes="2") == [True, False]
+
+
+@pytest.mark.parametrize(("there", "may"), [(2, True), (3, False)], ids=["at it", "beyond it"])
+def test_nodes_in_the_place_of_others_may_pass_a_limit_that_has_not_been_passed(
+    there: int, may: bool
+) -> None:
+    heirs = new_node("m-2"), new_node("m-2")
+
+    assert admitted(*heirs, there=there, replacing=True, nodes="2") == [may, may]
+
+
+def test_a_pool_without_limits_has_room_for_all() -> None:
+    assert admitted(new_node("m-8"), there=5) == [True]
