@@ -51,7 +51,8 @@ class LaunchableTypes:
 class ClaimTerms:
     """What all claims with equal promises to their pods have in common.
 
-    `written` by whether `minValues` was lowered; `types` and `daemons` by the rows kept.
+    `written` by whether `minValues` was lowered; `kept`, types and daemons, by the rows kept;
+    `fitting`, the places of the types that hold what is asked for, by that.
     """
 
     pool: PoolTemplate
@@ -60,6 +61,7 @@ class ClaimTerms:
     labels: Mapping[str, str]
     written: dict[bool, tuple[Requirement, ...]] = field(default_factory=dict)
     kept: dict[bytes, tuple[tuple[str, ...], Resources]] = field(default_factory=dict)
+    fitting: dict[bytes, Indices] = field(default_factory=dict)
 
 
 class ClaimBuilder:
@@ -85,6 +87,7 @@ class ClaimBuilder:
         self._promises: list[Requirements] = []
         self._numbers: dict[tuple[object, ...], int] = {}
         self._terms: dict[tuple[int, int, frozenset[int], bool], ClaimTerms] = {}
+        self._spot = _spot_columns(catalog)
         self._greatest = headroom.per_row.max(axis=0, initial=0)
 
     def promise(self, needs: Requirements) -> int:
@@ -117,12 +120,12 @@ class ClaimBuilder:
             return None
         asked = axis.vector(requests)
         terms = self._known_terms(pool, reservation, promised, on_demand=False)
-        fitting = _fitting(terms.launchable, asked, barred)
+        fitting = _fitting(terms, asked, barred)
         if not len(fitting):
             return None
         if not terms.launchable.spot[fitting[0]] and terms.launchable.some_spot:
             terms = self._known_terms(pool, reservation, promised, on_demand=True)
-            fitting = _fitting(terms.launchable, asked, barred)
+            fitting = _fitting(terms, asked, barred)
         kept, relaxed = self._kept(terms, fitting, consumed)
         if not len(kept):
             return None
@@ -198,7 +201,7 @@ class ClaimBuilder:
             catalog.meeting(needs) & catalog.available & (catalog.pool_of == pool)
         )
         rows, prices = catalog.row_of[columns], catalog.price[columns]
-        spot = self._is_spot()[columns]
+        spot = self._spot[columns]
         order = np.lexsort((rows, ~spot, prices))
         rows, prices, spot = rows[order], prices[order], spot[order]
         _, first = np.unique(rows, return_index=True)
@@ -210,16 +213,6 @@ class ClaimBuilder:
             some_spot=bool(spot.any()),
             room=catalog.allocatable[rows[first]],
         )
-
-    def _is_spot(self) -> Mask:
-        codes = self._catalog.codes.get(labels.CAPACITY_TYPE)
-        if codes is None:
-            return np.zeros(len(self._catalog.row_of), dtype=np.bool_)
-        spot = np.array(
-            [values is not None and values.single == labels.SPOT for values in codes.sets],
-            dtype=np.bool_,
-        )
-        return spot[codes.of_column]
 
     def _types(self, terms: ClaimTerms, kept: Indices) -> tuple[tuple[str, ...], Resources]:
         """Name the types of these rows, and what the daemons take at least on one of them."""
@@ -271,10 +264,26 @@ class ClaimBuilder:
         return needed
 
 
-def _fitting(launchable: LaunchableTypes, asked: Vector, barred: Mask | None) -> Indices:
+def _spot_columns(catalog: Catalog) -> Mask:
+    """Mark the columns that are spot."""
+    codes = catalog.codes.get(labels.CAPACITY_TYPE)
+    if codes is None:
+        return np.zeros(len(catalog.row_of), dtype=np.bool_)
+    spot = np.array(
+        [values is not None and values.single == labels.SPOT for values in codes.sets],
+        dtype=np.bool_,
+    )
+    return spot[codes.of_column]
+
+
+def _fitting(terms: ClaimTerms, asked: Vector, barred: Mask | None) -> Indices:
     """Return the places of the types that hold what is asked, cheapest first."""
-    fits = (launchable.room >= asked).all(axis=1)
-    return np.flatnonzero(fits if barred is None else fits & ~barred[launchable.rows])
+    key, launchable = asked.tobytes(), terms.launchable
+    known = terms.fitting.get(key)
+    if known is None:
+        known = np.flatnonzero((launchable.room >= asked).all(axis=1))
+        terms.fitting[key] = known
+    return known if barred is None else known[~barred[launchable.rows[known]]]
 
 
 def _written(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
@@ -312,6 +321,7 @@ class NodeClaimWriter:
         self._claims, self._variants = claims, variants
         self._headroom, self._devices = headroom, devices
         self._promises: dict[tuple[object, ...], int] = {}
+        self._requests: dict[tuple[object, ...], Resources] = {}
 
     def written(self, planned: PlannedNode) -> NewNode | None:
         """Return a node; None when too few types hold its pods."""
@@ -324,15 +334,24 @@ class NodeClaimWriter:
             pool=int(variants.pool_of_variant[variant]),
             reservation=int(variants.reservation_of_variant[variant]),
             pods=planned.keys,
-            requests=resources.total(
-                resources.times(pod_group.pending.pod_class.requests, len(keys))
-                for pod_group, keys in planned.members
-            ),
+            requests=self._requested(planned),
             promised=self._promised(planned),
             consumed=self._headroom.per_row[variants.row_of[planned.kind]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
             barred=barred_rows(variants.catalog, ports) if ports else None,
         )
+
+    def _requested(self, planned: PlannedNode) -> Resources:
+        """Return what a node's pods ask for."""
+        asking = tuple(
+            (pod_group.pending.pod_class, len(keys)) for pod_group, keys in planned.members
+        )
+        known = self._requests.get(asking)
+        if known is None:
+            known = self._requests[asking] = resources.total(
+                resources.times(pod_class.requests, count) for pod_class, count in asking
+            )
+        return known
 
     def _promised(self, planned: PlannedNode) -> frozenset[int]:
         """Return what a node must promise to its pods."""

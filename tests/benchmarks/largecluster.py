@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from testbed.environment import CHECKOUT
 from testbed.processes.ports import free_ports
 from tests.benchmarks import crowd
 from tests.benchmarks.apifront import Front, kubeconfig
-from tests.benchmarks.memory import pss
+from tests.benchmarks.memory import Meter, pss
 from tests.benchmarks.observedreplica import SENT
 from tests.reconcilers.test_batchwindow import owned
 from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
@@ -112,6 +113,8 @@ async def measure(nodes: int, pods: int, rate: int, seconds: int, work: Path) ->
             "HEALTH_PROBE_PORT": str(probes),
         },
     )  # fmt: skip
+    meter = Meter(lambda: {"controller": _pids(process.pid)})
+    metering = asyncio.create_task(meter.run())
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await front.created["nodeclaims"].wait()
@@ -125,10 +128,12 @@ async def measure(nodes: int, pods: int, rate: int, seconds: int, work: Path) ->
         stirred = _family(process.pid)
         series = await _series(metrics)
     finally:
+        metering.cancel()
         process.send_signal(signal.SIGTERM)
         await process.wait()
         await runner.cleanup()
-    _show(nodes, pods, first, rest, stirred, series, events, seen)
+    peak = meter.peak["controller"]
+    _show(nodes, pods, first, rest, stirred, peak, series, events, seen)
 
 
 def _write(path: Path, text: str) -> None:
@@ -137,7 +142,7 @@ def _write(path: Path, text: str) -> None:
 
 def _show(
     nodes: int, pods: int, first: float, rest: Sequence[float], stirred: Sequence[float],
-    series: int, events: int, seen: dict[str, Any],
+    peak: float, series: int, events: int, seen: dict[str, Any],
 ) -> None:  # fmt: skip
     delays = sorted(seen["delays"]) or [0.0]
     last = delays[int(len(delays) * 0.99)]
@@ -146,6 +151,7 @@ def _show(
     print(f"  process start to first decision      {first:.1f} s")
     print(f"  at rest                              {_together(rest)}")
     print(f"  after the events                     {_together(stirred)}")
+    print(f"  at the peak                          {peak:.0f} MiB")
     print(f"  metric series                        {series}")
     print(f"  pod events taken in                  {len(delays)} of {events}")
     print(
@@ -164,8 +170,14 @@ def _together(each: Sequence[float]) -> str:
 
 def _family(pid: int) -> list[float]:
     """Return the memory of a process and of its children, in MiB."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pss(each) for each in (pid, *map(int, children))]
+    return [pss(each) for each in _pids(pid)]
+
+
+def _pids(pid: int) -> list[int]:
+    """Return a process and its children; itself alone once it is gone."""
+    with suppress(OSError):
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    return [pid]
 
 
 async def _reported(process: asyncio.subprocess.Process) -> dict[str, Any]:

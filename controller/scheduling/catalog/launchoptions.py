@@ -21,6 +21,11 @@ class LaunchOptions:
     def __init__(self, variants: Variants, room: Matrix) -> None:
         """Nothing has been asked yet."""
         self._variants, self._room = variants, room
+        self._room_or_one = np.maximum(room, 1)
+        self._present = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
+        self._present[variants.variant_of] = True
+        self._fits: dict[bytes, Mask] = {}
+        self._least: dict[bytes, Vector] = {}
         self._fitting: dict[tuple[bytes, bytes], Indices] = {}
         self._unit_prices: dict[tuple[bytes, bytes], float] = {}
         self._combined: dict[tuple[bytes, tuple[str, ...]], list[tuple[str, ...]]] = {}
@@ -33,12 +38,11 @@ class LaunchOptions:
 
     def values(self, key: str, mask: Mask) -> list[str]:
         """Return the domains of a label in which nodes of these variants can be made."""
-        present = np.zeros(len(mask), dtype=np.bool_)
-        present[self._variants.variant_of] = True
+        present = mask & self._present
         return [
             value
             for value in self.named(key)
-            if (mask & present & self._variants.meeting({key: one_of(value)})).any()
+            if (present & self._variants.meeting({key: one_of(value)})).any()
         ]
 
     def combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -70,20 +74,40 @@ class LaunchOptions:
         key = (mask.tobytes(), size.tobytes())
         known = self._unit_prices.get(key)
         if known is None:
-            kinds = self.fitting_kinds(mask, size)
-            share = (size / np.maximum(self._room[kinds], 1)).max(axis=1, initial=0)
-            price = (share * self._variants.price[kinds]).min(initial=np.inf)
+            price = self._least_prices(size)[mask].min(initial=np.inf)
             known = self._unit_prices[key] = float(price)
         return known
+
+    def _least_prices(self, size: Vector) -> Vector:
+        """Return the least price of a pod's share of a node for each variant."""
+        key = size.tobytes()
+        known = self._least.get(key)
+        if known is None:
+            share = (size / self._room_or_one).max(axis=1, initial=0)
+            price = np.where(self._fitting_anywhere(size), share * self._variants.price, np.inf)
+            known = self._least[key] = np.full(len(self._present), np.inf)
+            np.minimum.at(known, self._variants.variant_of, price)
+        return known
+
+    def _fitting_anywhere(self, size: Vector) -> Mask:
+        """Mark the kinds on which such a pod fits."""
+        key = size.tobytes()
+        known = self._fits.get(key)
+        if known is None:
+            known = self._fits[key] = np.asarray((self._room >= size).all(axis=1))
+        return known
+
+    def fitting_variants(self, mask: Mask, size: Vector) -> Mask:
+        """Mark those of these variants that have a kind on which such a pod fits."""
+        return mask & np.isfinite(self._least_prices(size))
 
     def fitting_kinds(self, mask: Mask, size: Vector) -> Indices:
         """Return the kinds in these variants on which such a pod fits."""
         key = (mask.tobytes(), size.tobytes())
         known = self._fitting.get(key)
         if known is None:
-            inside = np.flatnonzero(mask[self._variants.variant_of])
-            fitting = (self._room[inside] >= size).all(axis=1)
-            known = self._fitting[key] = inside[fitting]
+            fits = self._fitting_anywhere(size)
+            known = self._fitting[key] = np.flatnonzero(fits & mask[self._variants.variant_of])
         return known
 
     def launchable(self, mask: Mask, size: Vector) -> bool:

@@ -14,13 +14,17 @@ from controller.scheduling.packing.problem import NodeRules
 class NodeOccupancy:
     """Who is on each of some nodes, as far as the rules about sharing care.
 
-    `limit` and `repels` (groups) are of the rules that speak of the classes; `owned`,
+    `limit` and `repels` (groups) are of the rules that speak of the classes, which no more
+    counted owners may join from so many counted pods on, `full_at`, and no other owners from
+    more than `over_at`; `owned`,
     `matched`, `own_counted`, `own_uncounted`: groups × classes; `owners` and `counted`:
     nodes × groups.
     """
 
     limit: Vector
     repels: Mask
+    full_at: Vector
+    over_at: Vector
     owned: Matrix
     matched: Matrix
     own_counted: Matrix
@@ -38,6 +42,8 @@ class NodeOccupancy:
         return cls(
             limit=rules.limit[bind],
             repels=repels,
+            full_at=np.where(repels, 1.0, rules.limit[bind]),
+            over_at=np.where(repels, 0.0, rules.limit[bind]),
             owned=owned.astype(np.float64),
             matched=matched.astype(np.float64),
             own_counted=(owned & matched).astype(np.float64),
@@ -72,9 +78,8 @@ class NodeOccupancy:
 
     def _barred(self, classes: slice | int) -> Matrix:
         """Return by how many rules pods of the classes may not join by one."""
-        limit = np.where(self.repels, 0.0, self.limit)
-        full: Mask = np.asarray(np.where(self.repels, self.counted > 0, self.counted >= limit))
-        over: Mask = self.counted > limit
+        full: Mask = self.counted >= self.full_at
+        over: Mask = self.counted > self.over_at
         # A counted pod may not join owners that are already at their limit.
         closed: Mask = (self.owners > 0) & (self.repels | full)
         blocked: Matrix = full.astype(np.float64) @ self.own_counted[:, classes]
@@ -86,11 +91,10 @@ class NodeOccupancy:
         """Return how many of the chosen class each node may still take by these rules."""
         if not len(self.limit):
             return np.full(len(chosen), np.iinfo(np.int64).max)
-        limit = np.where(self.repels, 1.0, self.limit)
         binding = self.matched[:, chosen].T * np.maximum(
             self.owned[:, chosen].T, (self.owners > 0) & ~self.repels
         )
-        spare = np.where(binding > 0, limit[None] - self.counted, np.inf).min(axis=1)
+        spare = np.where(binding > 0, self.full_at - self.counted, np.inf).min(axis=1)
         whole: Indices = np.maximum(np.minimum(spare, 2**31), 1).astype(np.int64)
         return whole
 

@@ -56,6 +56,8 @@ def unfolded(
             left = int(opened.pods[index])
             for pod_group in members[index]:
                 units = min(left, pod_group.units)
+                if not units:
+                    continue
                 node.members.extend(pod_group.take(units))
                 left -= units
                 if not left:

@@ -120,6 +120,11 @@ class DualPrices:
     samples: Samples
 
 
+_PricedKinds = tuple[FluidSolution, Matrix, Matrix]
+"""What the program answered, and what that makes of the prices of resources (kinds × resources)
+and of places in groups (groups × kinds) on all kinds."""
+
+
 def lower_bound(problem: PackingProblem) -> float:
     """Return what no set of nodes for the demand costs less than; 0 if some of it has none."""
     if not problem.demand.any() or not problem.allowed[problem.demand > 0].any(axis=1).all():
@@ -131,9 +136,11 @@ def lower_bound(problem: PackingProblem) -> float:
 class PriceModel:
     """The fluid program of a problem, solved again as demand shrinks."""
 
-    def __init__(self, problem: PackingProblem) -> None:
-        """Choose kinds, bundle classes, and build the program."""
-        self._problem = problem
+    def __init__(self, problem: PackingProblem, *, hurried: bool = False) -> None:
+        """Choose kinds, bundle classes, and build the program; in a hurry it is not solved again
+        for the demand that comes first, though it might then bring other prices of the same worth.
+        """
+        self._problem, self._hurried = problem, hurried
         self._scale = np.maximum(problem.room.max(axis=0, initial=0), 1.0)
         self._sizes = problem.sizes / self._scale
         self._room = problem.room / self._scale
@@ -144,6 +151,7 @@ class PriceModel:
         self._bundle_sizes = self._mean_sizes()
         self._program = self._built()
         self._stratum = strata(problem)
+        self._first: tuple[bytes, _PricedKinds] | None = None
         self.family = families(problem)
 
     def _limited_groups(self) -> tuple[Matrix, Vector]:
@@ -165,11 +173,8 @@ class PriceModel:
         `balance` is how much the shape of what is asked for weighs beside the program's
         prices when shapes are compared.
         """
-        count = len(self._bundles)
-        demand = np.bincount(self._bundle_of, weights=left, minlength=count)
-        prices = self._program.solved(demand.astype(np.float64))
-        resource_prices, slot_prices = self._extended_to_all_kinds(prices)
         problem = self._problem
+        prices, resource_prices, slot_prices = self._priced(left)
         cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
         values = np.where(problem.allowed, cost, np.inf).min(axis=1, initial=np.inf)
         bought = np.zeros(len(problem.prices))
@@ -186,6 +191,18 @@ class PriceModel:
             limit_value=prices.limit_value,
             samples=Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
+
+    def _priced(self, left: Indices) -> _PricedKinds:
+        """Solve the program for what is left (classes)."""
+        asked = left.tobytes()
+        if self._hurried and self._first is not None and self._first[0] == asked:
+            return self._first[1]
+        count = len(self._bundles)
+        demand = np.bincount(self._bundle_of, weights=left, minlength=count)
+        prices = self._program.solved(demand.astype(np.float64))
+        priced = prices, *self._extended_to_all_kinds(prices)
+        self._first = self._first or (asked, priced)
+        return priced
 
     def balances(self, left: Indices) -> tuple[float, ...]:
         """Return the ways to weigh shapes that are worth a try, likely best first.

@@ -45,6 +45,7 @@ class EligibilityReader:
         self._tiers: dict[tuple[bytes, bytes], tuple[int, ...]] = {}
         self._selecting: dict[tuple[object, ...], tuple[TopologyGroup, ...]] = {}
         self._eligibilities: dict[int, Eligibility] = {}
+        self._tolerating: dict[tuple[Toleration, ...], Mask] = {}
 
     def pending(
         self, pod_class: PodClass, constraints: PodConstraints, keys: Sequence[str]
@@ -87,9 +88,10 @@ class EligibilityReader:
         key = (pending.eligibility.eligible.tobytes(), pending.size.tobytes())
         known = self._tiers.get(key)
         if known is None:
-            kinds = self._launch_options.fitting_kinds(pending.eligibility.eligible, pending.size)
-            pools = np.unique(self._variants.pool_of_variant[self._variants.variant_of[kinds]])
-            weights = {self._catalog.pools[pool].weight for pool in pools.tolist()}
+            fitting = self._launch_options.fitting_variants(
+                pending.eligibility.eligible, pending.size
+            )
+            weights = set(self._weight_of_variant[fitting].tolist())
             known = self._tiers[key] = tuple(sorted(weights, reverse=True))
         return known
 
@@ -133,8 +135,13 @@ class EligibilityReader:
 
     def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
         """Mark the variants of pools whose taints are all tolerated."""
-        pools = [untolerated(pool.taints, tolerations) is None for pool in self._catalog.pools]
-        return np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
+        asked = tuple(tolerations)
+        known = self._tolerating.get(asked)
+        if known is None:
+            pools = [untolerated(pool.taints, asked) is None for pool in self._catalog.pools]
+            known = np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
+            self._tolerating[asked] = known
+        return known
 
     def _meeting_any(self, variants_by_alternative: Sequence[Mask]) -> Mask:
         eligible = np.zeros(len(self._variants.pool_of_variant), dtype=np.bool_)

@@ -106,12 +106,13 @@ class VolumeIndex:
         Such a volume is like any other then: it lies somewhere. Its claim bears the names of
         pod and volume.
         """
-        if not any(volume.ephemeral is not None for volume in pod.spec.volumes):
+        volumes = pod.spec.volumes
+        if not volumes or not any(volume.ephemeral is not None for volume in volumes):
             return pod
-        volumes = [self._settled(pod, volume) for volume in pod.spec.volumes]
-        if volumes == pod.spec.volumes:
+        settled = [self._settled(pod, volume) for volume in volumes]
+        if settled == volumes:
             return pod
-        spec = msgspec.structs.replace(pod.spec, volumes=volumes)
+        spec = msgspec.structs.replace(pod.spec, volumes=settled)
         return msgspec.structs.replace(pod, spec=spec)
 
     def _settled(self, pod: Pod, volume: Volume) -> Volume:
