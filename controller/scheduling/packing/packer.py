@@ -69,7 +69,7 @@ that brought nothing that ends.
 
 WHOLE = 1.0
 """What share of the pods of a class that still fit is added in one step where there is no time.
-Both spare a third of the first answer's time in mixed worlds of 500, and cost 1 % on average."""
+Both spare a third of the first answer's time in mixed worlds of 500, and cost 2 % on average."""
 
 FEW_PODS = 1_000
 """Up to how many pods there is a still quicker way than the quick one: more are packed in a
