@@ -38,12 +38,15 @@ def platform(config: StackConfig) -> None:
     held = _holdings(config, location, "cluster-holdings", after=[first])
     on_aws = providers.aws_provider(config, installation=first.title, after=[first, held])
     cluster, made = _cluster(config, location, on_aws)
+    standing: list[pulumi.Resource] = []
     if made:
-        # Once Joiner is gone, it looks whose the cluster is before it goes.
-        made.append(_holdings(config, location, "cluster-holdings-before-end", after=made))
+        # Once Joiner is gone, it looks whose cluster and network are before they go.
+        before_end = "cluster-holdings-before-end"
+        held = _holdings(config, location, before_end, after=[made], network=made.network_id)
+        standing = [made, held]
     refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(
-        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *made])
+        cluster, opts=pulumi.ResourceOptions(depends_on=[first, *standing])
     )
     joiner = Joiner(
         "joiner",
@@ -54,24 +57,33 @@ def platform(config: StackConfig) -> None:
             **_shared_settings(config) | _placed(config, cluster, location),
         ),
         pulumi.ResourceOptions(
-            providers=[on_aws, in_cluster], transformations=[with_former_name], depends_on=made
+            providers=[on_aws, in_cluster], transformations=[with_former_name], depends_on=standing
         ),
     )
     _export(config, joiner)
 
 
 def _holdings(
-    config: StackConfig, location: ClusterLocation, name: str, *, after: Sequence[pulumi.Resource]
+    config: StackConfig,
+    location: ClusterLocation,
+    name: str,
+    *,
+    after: Sequence[pulumi.Resource],
+    network: pulumi.Input[str] | None = None,
 ) -> Holdings:
     """Remember whether the stack has made the cluster, and of which settings it was made."""
     is_made = config.cluster == "create"
+    made: dict[str, pulumi.Input[str]] = {"cluster": config.cluster_name} if is_made else {}
+    if network is not None:
+        made["network"] = network
+    stays = ["network"] if "cluster" in config.retain_on_delete else []
     return Holdings(
         name,
         location,
-        {"cluster": config.cluster_name} if is_made else {},
+        made,
         installation=_installation(config),
         fixed={"vpcCidr": config.vpc_cidr} if is_made else {},
-        retained=config.retain_on_delete,
+        retained=[*config.retain_on_delete, *stays],
         confirmed=config.confirm_delete,
         opts=pulumi.ResourceOptions(depends_on=list(after)),
     )
@@ -79,10 +91,10 @@ def _holdings(
 
 def _cluster(
     config: StackConfig, location: ClusterLocation, on_aws: aws.Provider
-) -> tuple[EksCluster, list[pulumi.Resource]]:
-    """Find the cluster, or make it; returns with it what must stand as long as Joiner does."""
+) -> tuple[EksCluster, Cluster | None]:
+    """Find the cluster, or make it; returns with it what was made."""
     if config.cluster == "existing":
-        return EksCluster.found(location, on_aws), []
+        return EksCluster.found(location, on_aws), None
     asking = pulumi.InvokeOptions(provider=on_aws)
     place = Place(
         partition=aws.get_partition(opts=asking).partition,
@@ -117,7 +129,7 @@ def _cluster(
         ),
         options,
     )
-    return facts(cluster, place, location), [cluster]
+    return facts(cluster, place, location), cluster
 
 
 def _access(entry: Mapping[str, Any]) -> Access:

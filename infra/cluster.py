@@ -83,6 +83,7 @@ class Cluster(pulumi.ComponentResource):
         super().__init__("joiner:infra:Cluster", name, None, opts)
         self._name, self._args = name, args
         self._mine = pulumi.ResourceOptions(parent=self)
+        self.network_id = args.network.vpc.id
         role, attached = self._role("cluster", policies.eks_trust(), CLUSTER_POLICIES)
         private = [subnet.id for subnet in args.network.private_subnets]
         self.eks = aws.eks.Cluster(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
 from infra.config import Identity, Scraping, Wire
+from infra.customresources import definitions
 from infra.ekscluster import EksCluster
 from infra.inputs import then
 from infra.podidentity import PodIdentity
@@ -25,8 +26,6 @@ ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 IDENTITY_ANNOTATION = "joiner.dev/identity"
 """On the controller's pods: who they are, so that another identity makes other pods. A pod
 is given its means of identity when it is created, and never again."""
-
-CUSTOM_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io", "joiner.dev")
 
 Rule = dict[str, Any]
 
@@ -133,9 +132,23 @@ def namespace_rules(options: Options) -> list[Rule]:
     ]
 
 
+ADMINISTER = (*READ, "create", "update", "patch", "delete", "deletecollection")
+
+
 def admin_rules() -> list[Rule]:
     """What an administrator of the cluster may do with our kinds."""
-    return [rule(group, ["*"], ["*"]) for group in CUSTOM_GROUPS]
+    return [
+        rule(spec["group"], [*_resources(spec)], ADMINISTER)
+        for spec in (definition["spec"] for definition in definitions())
+    ]
+
+
+def _resources(spec: Wire) -> Iterator[str]:
+    """Yield the resources of a kind by its definition: the objects, and what they have below."""
+    plural: str = spec["names"]["plural"]
+    yield plural
+    below = {part for version in spec["versions"] for part in version.get("subresources", {})}
+    yield from (f"{plural}/{part}" for part in sorted(below))
 
 
 @dataclass(frozen=True, kw_only=True)

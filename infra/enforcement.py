@@ -7,6 +7,7 @@ What is known only once other resources are made is looked at as soon as it is k
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pulumi
@@ -43,7 +44,7 @@ def _checked(made: pulumi.ResourceTransformationArgs, key: str, value: Any) -> A
     """Return the value, or what becomes of it, once it has been looked at."""
 
     def harmless(known: Any) -> Any:
-        if problems := list(violations(made.type_, {key: known})):
+        if problems := list(violations(made.type_, {key: _as_sent(known)})):
             raise RuleBrokenError(made.name, made.type_, problems)
         return known
 
@@ -51,6 +52,23 @@ def _checked(made: pulumi.ResourceTransformationArgs, key: str, value: Any) -> A
         return harmless(value)
     output: pulumi.Output[Any] = pulumi.Output.from_input(value)
     return output.apply(harmless)
+
+
+def _as_sent(value: Any) -> Any:
+    """Return a value as it is sent: Pulumi's typed arguments are maps in Python's spelling."""
+    if isinstance(value, list | tuple):
+        return [_as_sent(each) for each in value]
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    members = value if isinstance(value, Mapping) else vars(value)
+    return {_camel(name): _as_sent(each) for name, each in members.items()}
+
+
+def _camel(name: str) -> str:
+    """Return the name of a property as Pulumi's schema has it; others are no names."""
+    if not re.fullmatch(r"[a-z]+(_[a-z]+)+", name):
+        return name
+    return re.sub("_([a-z])", lambda letter: letter[1].upper(), name)
 
 
 def _python(key: str) -> str:

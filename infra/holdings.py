@@ -24,11 +24,12 @@ from infra.statefulprovider import StatefulProvider
 
 TITLES: Mapping[str, str] = {
     "cluster": "the cluster {0}, with its network and everything that runs there,",
+    "network": "the network {0} of the cluster",
     "nodeRole": "the role {0} of the nodes",
     "controllerRole": "the role {0} of the controller",
     "queue": "the interruption queue {0}, with its rules,",
 }
-"""What may be held, by the key of the setting that says so."""
+"""What may be held, by the key of the setting that says so; a network goes with its cluster."""
 
 _ROLE = tuple(f"aws:iam/{kind}:" for kind in ("policy", "role", "rolePolicy"))
 STAYING: Mapping[str, tuple[str, ...]] = {

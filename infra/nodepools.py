@@ -44,6 +44,7 @@ from controller.apis.validation import overlay_problems, problems
 from infra.config import ConfigError
 from infra.ekscluster import EksCluster
 from infra.forecast import Plan, forecast
+from infra.poolowners import PoolOwners
 from infra.teardown import STACK_ANNOTATION
 
 Wire = dict[str, Any]
@@ -96,8 +97,15 @@ class NodePools(pulumi.ComponentResource):
         classes = [w for w in args.manifests if w["kind"] in first]
         others = [w for w in args.manifests if w["kind"] not in first]
         made = [self._object(wire, args.after) for wire in classes]
-        for wire in others:
-            self._object(wire, [*args.after, *made])
+        made += [self._object(wire, [*args.after, *made]) for wire in others]
+        PoolOwners(
+            f"{name}-owners",
+            args.cluster,
+            [w["metadata"]["name"] for w in others if w["kind"] == NODE_POOL.name],
+            stack=args.stack,
+            has_controller=args.has_controller,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=made),
+        )
         if pulumi.runtime.is_dry_run():
             self._forecast()
         self.register_outputs({})

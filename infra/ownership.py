@@ -30,6 +30,7 @@ ABSENT_CODES = frozenset(
         "AWS.SimpleQueueService.NonExistentQueue",
         # A cluster that takes no access entries has none; EKS says so when one is to be made.
         "InvalidRequestException",
+        "InvalidVpcID.NotFound",
         "NoSuchEntity",
         "QueueDoesNotExist",
         "RepositoryNotFoundException",
@@ -155,12 +156,13 @@ def tags_of(key: str, name: str, location: ClusterLocation) -> Tags | None:
     """Return the tags of a thing that the program makes, None where there is no such thing.
 
     Args:
-        key: of the setting that says whether it is made, such as `nodeRole`.
-        name: of the thing.
+        key: of the setting that says whether it is made, such as `nodeRole`; or `network`.
+        name: of the thing; the ID of a network.
         location: where to look.
 
     """
-    look = {"cluster": _of_cluster, "queue": _of_queue}.get(key, _of_role)
+    known = {"cluster": _of_cluster, "network": _of_network, "queue": _of_queue}
+    look = known.get(key, _of_role)
     return _looked_up(partial(look, location, name))
 
 
@@ -294,6 +296,11 @@ def _of_cluster(location: ClusterLocation, _name: str) -> Tags | None:
     except ClusterGoneError:
         return None
     return tags
+
+
+def _of_network(location: ClusterLocation, vpc: str) -> Tags:
+    (described,) = location.client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"]
+    return _pairs(described.get("Tags", []))
 
 
 def _of_queue(location: ClusterLocation, name: str) -> Tags:

@@ -22,6 +22,7 @@ PROVIDERS: Mapping[str, str] = {
     "node-role-name": "infra.noderolename._NodeRoleNameProvider",
     "nothing-left": "infra.teardown._NothingLeftProvider",
     "pod-identity": "infra.podidentity._PodIdentityProvider",
+    "pool-owners": "infra.poolowners._PoolOwnersProvider",
     "spot-role": "infra.iam._SpotRoleProvider",
 }
 """What a state calls a provider → module and name of its class today."""

@@ -8,6 +8,7 @@ pack in `examples/policies` any other program. Nothing here knows of Pulumi.
 * no foreign trust  nobody but AWS's own services and one service account becomes a role
 * no new power      of IAM, only what handing on the nodes' role takes
 * no open queue     nobody sends to a queue but by a condition that names him
+* no open cluster   of Kubernetes, rights are named one by one, and none that gives more of them
 """
 
 from __future__ import annotations
@@ -44,6 +45,34 @@ SERVICES = ("ec2", "eks", "eks-fargate-pods", "pods.eks")
 
 ADMINISTRATORS = ("AdministratorAccess", "IAMFullAccess", "PowerUserAccess")
 """AWS's own policies that open everything, or the way to everything."""
+
+GIVING_MORE = ("bind", "escalate", "impersonate")
+"""Verbs of Kubernetes by which whoever has them gives himself more."""
+
+LOOKING = frozenset({"get", "list", "watch"})
+
+POWERS: Mapping[tuple[str, str], frozenset[str]] = {
+    ("", "nodes/proxy"): frozenset(),
+    ("", "pods/attach"): frozenset(),
+    ("", "pods/exec"): frozenset(),
+    ("", "secrets"): frozenset(),
+    ("", "serviceaccounts/token"): frozenset(),
+    ("admissionregistration.k8s.io", ""): LOOKING,
+    ("certificates.k8s.io", ""): LOOKING,
+    ("rbac.authorization.k8s.io", ""): LOOKING,
+}
+"""API group and resource (none stands for all of the group) through which rights grow → verbs that
+are harmless there: Kubernetes's documentation, "RBAC Good Practices"."""
+
+_RBAC = "kubernetes:rbac.authorization.k8s.io/v1"
+
+EVERYBODY = (
+    "system:anonymous",
+    "system:authenticated",
+    "system:serviceaccounts",
+    "system:unauthenticated",
+)
+"""Whom Kubernetes takes for a user or group that is not somebody in particular."""
 
 SENDERS = ("aws:SourceArn", "aws:SourceAccount", "aws:PrincipalArn", "aws:PrincipalOrgID")
 """Keys by which a condition says who may send to a queue."""
@@ -168,12 +197,65 @@ def of_attachment(arn: Any) -> Iterator[str]:
         yield f"{named} would make an administrator of whoever has the role: attach a narrower one"
 
 
+def of_rights(rules: Any) -> Iterator[str]:
+    """Say what the rules of a role of Kubernetes open that they must not."""
+    for rule in _listed(rules):
+        yield from _of_right(rule)
+
+
+def _of_right(rule: Wire) -> Iterator[str]:
+    verbs, resources = rule.get("verbs") or [], rule.get("resources") or []
+    groups = rule.get("apiGroups") or []
+    where = ", ".join(map(str, [*resources, *(rule.get("nonResourceURLs") or [])]))
+    for what, given in (("verbs", verbs), ("resources", resources), ("apiGroups", groups)):
+        if any("*" in str(each) for each in given):
+            yield f"a rule on {where} says * in {what}: name them"
+    if "*" in (rule.get("nonResourceURLs") or []):
+        yield "a rule opens every path that is no resource: name them"
+    for verb in GIVING_MORE:
+        if verb in verbs:
+            yield (
+                f"a rule allows {verb} on {where}, by which whoever has it gives himself more: "
+                "leave it out"
+            )
+    if rule.get("resourceNames"):
+        return
+    for group in groups:
+        for resource in resources:
+            harmless = POWERS.get((group, resource), POWERS.get((group, "")))
+            if harmless is not None and set(verbs) - harmless:
+                yield (
+                    f"a rule allows {', '.join(sorted(set(verbs) - harmless))} on every one of "
+                    f"{resource}, by which whoever has it gets more: leave it out, or name the "
+                    "objects (resourceNames)"
+                )
+
+
+def of_role_reference(reference: Wire) -> Iterator[str]:
+    """Say which role of Kubernetes must not be given to anybody."""
+    if reference.get("name") == "cluster-admin":
+        yield "it makes an administrator of the cluster: give a role with what is needed"
+
+
+def of_subjects(subjects: Any) -> Iterator[str]:
+    """Say who must not be given a role of Kubernetes."""
+    for subject in _listed(subjects):
+        name = str(subject.get("name"))
+        if subject.get("kind") in ("Group", "User") and name in EVERYBODY:
+            yield f"it gives the role to {name}, which is everybody: name who needs it"
+
+
 CHECKS: Mapping[str, Mapping[str, Check]] = {
     "aws:iam/policy:Policy": {"policy": of_policy},
     "aws:iam/role:Role": {"assumeRolePolicy": of_trust},
     "aws:iam/rolePolicy:RolePolicy": {"policy": of_policy},
     "aws:iam/rolePolicyAttachment:RolePolicyAttachment": {"policyArn": of_attachment},
     "aws:sqs/queuePolicy:QueuePolicy": {"policy": of_queue},
+    **{f"{_RBAC}:{kind}": {"rules": of_rights} for kind in ("ClusterRole", "Role")},
+    **{
+        f"{_RBAC}:{kind}": {"roleRef": of_role_reference, "subjects": of_subjects}
+        for kind in ("ClusterRoleBinding", "RoleBinding")
+    },
 }
 """Type of a resource → what is looked at, by property."""
 

@@ -34,7 +34,8 @@ PolicyPack(
     policies=[
         ResourceValidationPolicy(
             name="no-rights-opened",
-            description="Policies, trust and queues open no more than docs/security.md allows.",
+            description="Policies, trust, queues and roles in the cluster open no more than "
+            "docs/security.md allows.",
             validate=no_rights_opened,
         )
     ],

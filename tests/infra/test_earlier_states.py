@@ -18,7 +18,17 @@ import pytest
 from pulumi.dynamic import ResourceProvider
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra import access, iam, identity, image, noderolename, podidentity, teardown
+from infra import (
+    access,
+    holdings,
+    iam,
+    identity,
+    image,
+    noderolename,
+    podidentity,
+    poolowners,
+    teardown,
+)
 from infra.statefulprovider import StatefulProvider
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -52,12 +62,14 @@ RECORDED: dict[str, type[ResourceProvider]] = {
 KINDS: dict[str, type[ResourceProvider]] = {
     "access-mapping": access._RoleMappingProvider,
     "drain": teardown._DrainProvider,
+    "holdings": holdings._HoldingsProvider,
     "image": image._PushedImageProvider,
     "installation": StatefulProvider,
     "no-association": identity._NoAssociationProvider,
     "node-role-name": noderolename._NodeRoleNameProvider,
     "nothing-left": teardown._NothingLeftProvider,
     "pod-identity": podidentity._PodIdentityProvider,
+    "pool-owners": poolowners._PoolOwnersProvider,
     "spot-role": iam._SpotRoleProvider,
 }
 """What a state has held of a provider since providers are remembered by kind."""

@@ -124,6 +124,31 @@ def test_a_cluster_that_is_gone_holds_nothing_up(entries: Entries) -> None:
         _HoldingsProvider().end(held(made={"cluster": "joiner"}))
 
 
+def test_a_network_that_somebody_else_has_taken_over_stays() -> None:
+    ec2 = connection("ec2", "us-west-2")
+    vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
+    of_cluster = held(cluster_name=NEW, made={"cluster": NEW, "network": vpc})
+
+    def tag(installation: str) -> None:
+        key = "joiner.dev/installation"
+        ec2.create_tags(Resources=[vpc], Tags=[{"Key": key, "Value": installation}])
+
+    tag(OURS)
+    _HoldingsProvider().end(of_cluster)
+    tag("theirs")
+    with pytest.raises(WouldBeDeletedError, match=f"the network {vpc} of the cluster would be"):
+        _HoldingsProvider().end(of_cluster)
+    _HoldingsProvider().end(of_cluster | {"retained": ["cluster", "network"]})
+    ec2.delete_vpc(VpcId=vpc)
+    _HoldingsProvider().end(of_cluster)
+
+
+def test_a_cluster_that_is_made_anew_brings_its_network() -> None:
+    before = held(cluster_name=NEW, made={"cluster": NEW, "network": "vpc-1"})
+
+    assert not refused(before, before | {"made": {"cluster": NEW, "network": "vpc-2"}})
+
+
 def holdings(made: Made) -> dict[str, Props]:
     resources = made.of("pulumi-python:dynamic:Resource")
     return {name: props for name, props in resources.items() if "holdings" in name}
@@ -137,6 +162,7 @@ def test_a_stack_remembers_what_it_makes_before_and_after_everything() -> None:
     }
 
     existing = holdings(run(nodeRole="existing", queue="existing"))
+    retained = holdings(run(cluster="create", clusterName=NEW, retainOnDelete="cluster"))
     created = holdings(run(cluster="create", clusterName=NEW, vpcCidr="10.0.0.0/16"))
 
     assert {name: props["made"] for name, props in holdings(run()).items()} == {
@@ -147,4 +173,7 @@ def test_a_stack_remembers_what_it_makes_before_and_after_everything() -> None:
     assert existing["joiner-holdings"]["made"].keys() == {"controllerRole"}
     assert created["cluster-holdings"]["made"] == {"cluster": NEW}
     assert created["cluster-holdings"]["fixed"] == {"vpcCidr": "10.0.0.0/16"}
-    assert created["cluster-holdings-before-end"] == created["cluster-holdings"]
+    before_end = created["cluster-holdings-before-end"]
+    assert before_end["made"] == {"cluster": NEW, "network": "network-id"}
+    assert before_end | {"made": None} == created["cluster-holdings"] | {"made": None}
+    assert retained["cluster-holdings-before-end"]["retained"] == ["cluster", "network"]

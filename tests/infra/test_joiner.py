@@ -51,7 +51,7 @@ def test_a_cluster_and_an_image_are_enough() -> None:
         for name, provider in everything.providers.items()
         if name.startswith("kubernetes:")
     )
-    assert len(everything.of("pulumi-python:dynamic:Resource")) == 8
+    assert len(everything.of("pulumi-python:dynamic:Resource")) == 9
 
 
 def test_two_of_them_stand_side_by_side() -> None:

@@ -420,7 +420,7 @@ def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
     }
     assert not made.of("aws:iam/role:Role")
     assert not made.of("kubernetes:apps/v1:Deployment")
-    assert set(made.of("pulumi-python:dynamic:Resource")) == {"installation"}
+    assert set(made.of("pulumi-python:dynamic:Resource")) == {"installation", "node-pools-owners"}
 
 
 def test_an_endpoint_serves_every_api() -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pulumi
 import pulumi_aws as aws
+import pulumi_kubernetes as kubernetes
 import pytest
 
+from controller.options import FeatureGates, Options
 from infra import policies
 from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError, parse
+from infra.deployment import admin_rules, cluster_rules, namespace_rules
 from infra.ekscluster import EksCluster
 from infra.enforcement import RuleBrokenError
 from infra.joiner import Joiner, JoinerArgs
@@ -149,6 +152,81 @@ def test_no_node_is_an_administrator() -> None:
     assert attached("arn:aws:iam::123456789012:policy/AdministratorAccess") == []
 
 
+RBAC = "kubernetes:rbac.authorization.k8s.io/v1"
+READ = ["get", "list", "watch"]
+
+
+def of_rights(group: str, resource: str, *verbs: str, **more: Any) -> list[str]:
+    rights = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs), **more}
+    return list(violations(f"{RBAC}:ClusterRole", {"rules": [rights]}))
+
+
+@pytest.mark.parametrize(
+    ("rights", "words"),
+    [
+        (("", "pods", "*"), "* in verbs"),
+        (("apps", "*", "get"), "* in resources"),
+        (("", "*/status", "patch"), "* in resources"),
+        (("*", "deployments", "get"), "* in apiGroups"),
+        (("rbac.authorization.k8s.io", "clusterroles", "get", "escalate"), "gives himself more"),
+        (("rbac.authorization.k8s.io", "clusterroles", "list", "bind"), "allows bind"),
+        (("", "users", "impersonate"), "allows impersonate"),
+        (("rbac.authorization.k8s.io", "rolebindings", "get", "create"), "allows create on every"),
+        (("", "secrets", "list"), "every one of secrets"),
+        (("", "pods/exec", "create"), "every one of pods/exec"),
+        (("", "serviceaccounts/token", "create"), "every one of serviceaccounts/token"),
+        (("certificates.k8s.io", "certificatesigningrequests/approval", "update"), "gets more"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_rights_in_the_cluster_are_named_one_by_one_and_give_no_more_of_them(
+    rights: tuple[str, ...], words: str
+) -> None:
+    faults = of_rights(*rights)
+
+    assert any(words in fault for fault in faults)
+
+
+def test_every_path_that_is_no_resource_is_too_much() -> None:
+    def reading(path: str) -> list[str]:
+        rights = {"nonResourceURLs": [path], "verbs": ["get"]}
+        return list(violations(f"{RBAC}:ClusterRole", {"rules": [rights]}))
+
+    assert "every path" in reading("*")[0]
+    assert reading("/metrics") == []
+
+
+def test_rights_that_say_what_they_open_are_nobodys_concern() -> None:
+    assert of_rights("", "pods", *READ, "delete") == []
+    assert of_rights("", "secrets", "get", resourceNames=["registry"]) == []
+    assert of_rights("rbac.authorization.k8s.io", "clusterroles", *READ) == []
+
+
+@pytest.mark.parametrize("kind", ["ClusterRoleBinding", "RoleBinding"])
+def test_nobody_is_made_an_administrator_of_the_cluster_and_everybody_is_nobody(kind: str) -> None:
+    def bound(role: str, subject: str, name: str) -> list[str]:
+        binding = {"roleRef": {"name": role}, "subjects": [{"kind": subject, "name": name}]}
+        return list(violations(f"{RBAC}:{kind}", binding))
+
+    assert "an administrator" in bound("cluster-admin", "ServiceAccount", "karpenter")[0]
+    assert "everybody" in bound("view", "Group", "system:authenticated")[0]
+    assert bound("karpenter", "ServiceAccount", "karpenter") == []
+
+
+def test_the_controllers_own_rights_are_within_the_rules() -> None:
+    everything = FeatureGates(node_overlay=True, capacity_buffer=True, static_capacity=True)
+    options = Options(
+        cluster_name="joiner",
+        feature_gates=everything,
+        scheduler_config="scheduler.yaml",
+        ignore_dra_requests=False,
+        surge_single_replicas=True,
+    )
+
+    for rules in (cluster_rules(options), namespace_rules(options), admin_rules()):
+        assert list(violations(f"{RBAC}:ClusterRole", {"rules": rules})) == []
+
+
 def widened(kind: str, key: str, value: Callable[[], Any]) -> pulumi.ResourceTransformation:
     """Change one property of all resources of a type, as a program around ours can."""
 
@@ -200,8 +278,21 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
             ),
             "it opens the queue to everybody",
         ),
+        (
+            {},
+            widened(
+                f"{RBAC}:ClusterRole",
+                "rules",
+                lambda: [
+                    kubernetes.rbac.v1.PolicyRuleArgs(
+                        api_groups=[""], resources=["secrets"], verbs=["list"]
+                    )
+                ],
+            ),
+            "a rule allows list on every one of secrets",
+        ),
     ],
-    ids=["policy", "inline", "attachment", "trust", "queue"],
+    ids=["policy", "inline", "attachment", "trust", "queue", "cluster role"],
 )
 def test_a_program_that_breaks_a_rule_ends_with_the_next_step(
     args: dict[str, Any], transformation: pulumi.ResourceTransformation | None, words: str
