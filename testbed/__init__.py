@@ -15,7 +15,8 @@ tests stand on. Three laws hold in this room:
 
 From the doors down, each room imports only those below it:
 
-* `commandline`, `environment`  the doors; `progress` is what a person hears meanwhile
+* `commandline`, `environment`  the doors; `progress` is what a person hears meanwhile, `trees` how
+  plain values are walked
 * `demo`       the main job from end to end
 * `region`     the parts as a whole, and the control plane among them
 * `cloud`      AWS; `nodes` the kubelets of its instances; `workloads` the pods of system nodes;

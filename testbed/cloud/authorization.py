@@ -185,7 +185,7 @@ def ec2_arn(world: World, kind: str, identity: str) -> str:
 
 
 def _of_resource(world: World, action: str, identity: str, **extra: Any) -> Question:
-    held = world.tags(identity)
+    held = world.all_tags(identity)
     return Question(
         action,
         ec2_arn(world, tags.kind_of(identity), identity),

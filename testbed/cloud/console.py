@@ -86,7 +86,7 @@ def _instance(world: World, instance: Instance, *, reaches_out: bool) -> dict[st
         "capacityType": instance.capacity_type,
         "price": prices.price(instance.capacity_type, instance.instance_type, instance.zone),
         **_machine(world, instance),
-        "tags": dict(world.tags(instance.identity)),
+        "tags": world.all_tags(instance.identity),
         "revision": instance.revision,
     }
 

@@ -3,17 +3,19 @@
 Off unless a test asks for it: `Settings.settling` says how many seconds a new instance, launch
 template, part of a network, role, instance profile or policy takes to be seen. Who makes it has
 its name from the answer; who names it meanwhile is told that it does not exist; listings leave it
-out. What writes to IAM goes to one place and is not concerned.
+out. What writes to IAM goes to one place and is not concerned. `Settings.tagging` says the same of
+tags in EC2, which come later than what bears them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.cloud.errors import AwsError
 from testbed.cloud.wire import Call, Response, read_result
 from testbed.cloud.world import World
+from testbed.trees import leaves
 
 IN_IAM: Final[Mapping[str, str]] = {
     "CreateInstanceProfile": "InstanceProfileName",
@@ -49,7 +51,7 @@ NOT_FOUND: Final[Mapping[str, str]] = {
 
 def made_by(world: World, call: Call, response: Response) -> None:
     """Take note of what a call to moto has made."""
-    if not world.settings.settling:
+    if not (world.settings.settling or world.settings.tagging):
         return
     if call.service == "iam" and call.operation in IN_IAM:
         world.settle(call.require(IN_IAM[call.operation]))
@@ -58,6 +60,9 @@ def made_by(world: World, call: Call, response: Response) -> None:
         for key in IN_EC2[call.operation]:
             made = made[key]
         world.settle(made)
+        tags = dict(world.tags(made))
+        world.untag(made)
+        world.tag(made, tags)
 
 
 def check(world: World, call: Call) -> None:
@@ -73,19 +78,7 @@ def check(world: World, call: Call) -> None:
                 )
     elif call.service == "ec2":
         named = {k: v for k, v in call.parameters.items() if k not in ("Filters", "Resources")}
-        for identity in _texts(named):
+        for identity in filter(world.unseen.__contains__, leaves(named)):
             code = NOT_FOUND.get(identity[: identity.find("-") + 1])
-            if code and not world.is_seen(identity):
+            if code:
                 raise AwsError(code, f"The ID '{identity}' does not exist")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)

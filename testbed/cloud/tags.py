@@ -109,7 +109,7 @@ def create_tags(world: World, call: Call) -> Mapping[str, Any]:
         )
     _check(world, resources)
     for identity in resources:
-        merged = {**world.tags(identity), **tags}
+        merged = {**world.all_tags(identity), **tags}
         if sum(1 for key in merged if not key.startswith("aws:")) > LIMIT:
             raise AwsError(
                 "TagLimitExceeded",
@@ -130,12 +130,13 @@ def delete_tags(world: World, call: Call) -> Mapping[str, Any]:
     call.stop_if_dry_run()
     wanted = call.get("Tags")
     for identity in resources:
-        tags = world.tags(identity)
-        everything = [{"Key": key} for key in tags if not key.startswith("aws:")]
+        held = world.all_tags(identity)
+        everything = [{"Key": key} for key in held if not key.startswith("aws:")]
         for tag in everything if wanted is None else wanted:
-            value = tag.get("Value")
-            if tag["Key"] in tags and value in (None, tags[tag["Key"]]):
-                del tags[tag["Key"]]
+            key, value = tag["Key"], tag.get("Value")
+            if key in held and value in (None, held[key]):
+                for tags in (world.tags(identity), world.unseen_tags.get(identity, {})):
+                    tags.pop(key, None)
     _touch(world, resources)
     return {}
 

@@ -42,6 +42,10 @@ class Settings:
     """From the making of something in EC2 or IAM until others see it: see `settling`. Seconds in
     AWS; nothing here, unless a test asks for it."""
 
+    tagging: float = 0.0
+    """From the tagging of something in EC2 until descriptions and filters know of it, be it new or
+    not; seconds in AWS. Rights go by the tag at once."""
+
     associating: float = 0.0
     """From the making of a Pod Identity association until pods that are created get it, and from
     its end until they no longer do; seconds in AWS."""
@@ -145,6 +149,9 @@ class World:
     unseen: set[str] = field(default_factory=set)
     """IDs and names of what has been made and is not seen yet."""
 
+    unseen_tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Tags that have been set and are not seen yet, by the ID of what bears them."""
+
     lingering: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Pod Identity associations that are gone, and that pods get all the same, by ID."""
 
@@ -171,17 +178,40 @@ class World:
         return tuple(f"{self.region}{letter}" for letter in "abc")
 
     def tags(self, identity: str) -> dict[str, str]:
-        """The tags of an EC2 resource."""
+        """The tags of an EC2 resource that are seen by now."""
         tags: dict[str, str] = backends.ec2(self.region).tags.get(identity) or {}
         return tags
 
+    def all_tags(self, identity: str) -> dict[str, str]:
+        """The tags of an EC2 resource, those not seen yet among them."""
+        return {**self.tags(identity), **self.unseen_tags.get(identity, {})}
+
     def tag(self, identity: str, tags: Mapping[str, str]) -> None:
-        """Put tags on an EC2 resource."""
-        if tags:
+        """Put tags on an EC2 resource; they are seen after `Settings.tagging` seconds."""
+        if tags and self.settings.tagging:
+            self.unseen_tags.setdefault(identity, {}).update(tags)
+            self.timers.after(self.settings.tagging, lambda: self._show(identity, tags))
+        elif tags:
             backends.ec2(self.region).tags[identity].update(tags)
+
+    def _show(self, identity: str, tags: Mapping[str, str]) -> None:
+        """Let tags be seen, but for those that have gone or changed meanwhile."""
+        with self.lock:
+            unseen = self.unseen_tags.get(identity, {})
+            shown = {key: value for key, value in tags.items() if unseen.get(key) == value}
+            for key in shown:
+                del unseen[key]
+            if not unseen:
+                self.unseen_tags.pop(identity, None)
+            if shown:
+                backends.ec2(self.region).tags[identity].update(shown)
+            if identity in self.instances:
+                self.instances[identity].kept = None
+                self.instances[identity].revision = self.changes.next()
 
     def untag(self, identity: str) -> None:
         """Forget the tags of an EC2 resource that is gone."""
+        self.unseen_tags.pop(identity, None)
         backends.ec2(self.region).tags.pop(identity, None)
 
     def arn(self, service: str, resource: str) -> str:

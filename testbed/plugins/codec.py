@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from google.protobuf import json_format, struct_pb2
 
+from testbed.trees import leaves
+
 Bag = dict[str, Any]
 
 SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
@@ -97,18 +99,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Every value that is neither a map nor a list; secrets count as one leaf."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
 
 
 def has_unknown(value: Any) -> bool:

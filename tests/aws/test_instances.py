@@ -180,3 +180,22 @@ async def test_tags_are_added(provider: AWSCloudProvider, region: Region) -> Non
 async def test_what_is_no_id_of_ec2_is_not_found(provider: AWSCloudProvider) -> None:
     with pytest.raises(NodeClaimNotFoundError):
         await provider.get("kwok://node-1")
+
+
+async def test_an_instance_whose_tags_are_not_seen_yet_is_not_gone_and_not_made_again(
+    provider: AWSCloudProvider, start: Start, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_class, claim = await ready(provider), make_claim(M5)
+    monkeypatch.setattr(region.cloud.world.settings, "tagging", 3600.0)
+    instance = await provider.launch(claim, node_class)
+
+    with pytest.raises(CloudProviderError) as raised:
+        await provider.get(instance.provider_id)
+    assert not isinstance(raised.value, NodeClaimNotFoundError)
+    assert instance.provider_id in {i.provider_id for i in await provider.instances()}
+    successor = start()
+    again = await successor.launch(claim, await ready(successor))
+    assert again.provider_id == instance.provider_id
+
+    region.cloud.world.timers.hurry()
+    await provider.terminate(instance.provider_id)

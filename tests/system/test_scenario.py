@@ -17,8 +17,9 @@ from tests.system.region import Region, running_region
 
 pytestmark = pytest.mark.system
 
-SETTLING = {"settling": 0.5, "associating": 3.0}
-"""Seconds until what is new is seen, and until pods that are created get an identity that is."""
+SETTLING = {"settling": 0.5, "tagging": 1.5, "associating": 3.0}
+"""Seconds until what is new is seen, until its tags are, and until pods that are created get an
+identity that is."""
 
 LARGEST_PAGE = 25
 

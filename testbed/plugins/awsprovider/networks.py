@@ -36,17 +36,19 @@ class NetworkResource(Resource):
     """What EC2 calls it in a tag specification."""
 
     def complete(self, identity: str, inputs: Bag) -> None:
-        """Finish it once EC2 sees it, for which the real provider waits, too."""
+        """Finish it once EC2 sees it, for which the real provider waits, too, and its tags."""
         wait(lambda: self._sight(identity, inputs), until="seen", what=identity)
         self.finish(identity, inputs)
 
     def _sight(self, identity: str, inputs: Bag) -> str | None:
         try:
-            return "seen" if self.read(identity, inputs) is not None else None
+            live = self.read(identity, inputs)
         except ClientError as error:
             if is_gone(error):
                 return None
             raise
+        wanted, held = inputs.get("tags") or {}, (live or {}).get("tags") or {}
+        return "seen" if live is not None and wanted.items() <= held.items() else None
 
     def finish(self, identity: str, inputs: Bag) -> None:
         """Do what can only be done to what is seen."""

@@ -14,7 +14,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from testbed.cloud import CloudControl
+from testbed.cloud import Cloud, CloudControl
 from tests.testbed.cloud.builders import Region, allow, document, pairs, token, unique
 from tests.testbed.cloud.conftest import Aws
 
@@ -140,6 +140,20 @@ def test_a_policy_takes_effect_at_once_and_an_explicit_deny_wins(workload: Workl
     workload.grant(allow("ec2:*"), {**allow("ec2:DescribeInstances"), "Effect": "Deny"})
     with pytest.raises(ClientError, match="explicit deny"):
         ec2.describe_instances()
+
+
+def test_rights_go_by_a_tag_that_is_not_seen_yet(
+    cloud: Cloud, workload: Workload, region: Region, ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud.world.settings, "tagging", 3600.0)
+    (instance,) = region.launch()
+    ec2.create_tags(Resources=[instance], Tags=pairs({"team": "web"}))
+    mine = {"StringEquals": {"aws:ResourceTag/team": "web"}}
+    workload.grant(allow("ec2:TerminateInstances", Condition=mine))
+
+    workload.signed().client("ec2").terminate_instances(InstanceIds=[instance])
+
+    cloud.world.timers.hurry()
 
 
 def test_an_attached_managed_policy_counts_by_its_default_version(

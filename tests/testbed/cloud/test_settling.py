@@ -117,6 +117,70 @@ def test_a_new_network_is_seen_part_by_part(ec2: Any, late: Callable[[], None]) 
     ec2.delete_vpc(VpcId=vpc)
 
 
+@pytest.fixture
+def late_tags(cloud: Cloud) -> Iterator[Callable[[], None]]:
+    """Have tags seen only when the test says so."""
+    cloud.world.settings.tagging = LONG
+    yield cloud.world.timers.hurry
+    cloud.world.settings.tagging = Settings().tagging
+    cloud.world.timers.hurry()
+
+
+def found(ec2: Any, instance: str, **tags: str) -> bool:
+    """Whether an instance is found by its tags."""
+    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
+    by_id = {"Name": "instance-id", "Values": [instance]}
+    return bool(ec2.describe_instances(Filters=[by_id, *filters])["Reservations"])
+
+
+def test_tags_of_a_new_instance_are_seen_later_than_it_is(
+    aws: Aws, ec2: Any, control: CloudControl, late_tags: Callable[[], None]
+) -> None:
+    region = Region(aws)
+    (instance,) = region.launch(template=region.make_template())
+    ec2.create_tags(Resources=[instance], Tags=pairs({"team": "web"}))
+
+    (described,) = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
+    assert described["Instances"][0].get("Tags", []) == []
+    assert not found(ec2, instance, team="web")
+    by_resource = [{"Name": "resource-id", "Values": [instance]}]
+    assert ec2.describe_tags(Filters=by_resource)["Tags"] == []
+    (view,) = [view for view in control.instances().instances if view.instance_id == instance]
+    assert view.tags["team"] == "web", "whoever asks the testbed itself is told all there is"
+    late_tags()
+    eventually(lambda: found(ec2, instance, team="web"))
+
+
+def test_a_tag_that_is_taken_off_before_it_is_seen_never_is(
+    aws: Aws, ec2: Any, late_tags: Callable[[], None]
+) -> None:
+    region = Region(aws)
+    (instance,) = region.launch(template=region.make_template())
+    ec2.create_tags(Resources=[instance], Tags=pairs({"gone": "1", "kept": "1"}))
+    ec2.delete_tags(Resources=[instance], Tags=[{"Key": "gone"}])
+    ec2.create_tags(Resources=[instance], Tags=pairs({"kept": "2"}))
+
+    late_tags()
+
+    eventually(lambda: found(ec2, instance, kept="2"))
+    assert not found(ec2, instance, gone="1")
+    assert not found(ec2, instance, kept="1")
+
+
+def test_parts_of_a_network_are_found_by_their_tags_later(
+    ec2: Any, late_tags: Callable[[], None]
+) -> None:
+    named = {"ResourceType": "vpc", "Tags": pairs({"Name": "late"})}
+    vpc = ec2.create_vpc(CidrBlock="10.2.0.0/16", TagSpecifications=[named])["Vpc"]["VpcId"]
+    by_name = [{"Name": "tag:Name", "Values": ["late"]}]
+
+    assert ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"][0].get("Tags", []) == []
+    assert ec2.describe_vpcs(Filters=by_name)["Vpcs"] == []
+    late_tags()
+    eventually(lambda: len(ec2.describe_vpcs(Filters=by_name)["Vpcs"]) == 1)
+    ec2.delete_vpc(VpcId=vpc)
+
+
 def test_pods_get_an_association_late(
     aws: Aws, control: CloudControl, late: Callable[[], None]
 ) -> None:

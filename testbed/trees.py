@@ -1,0 +1,18 @@
+"""Trees of maps and lists, as JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Every value in a tree that is neither a map nor a list; alone it is its only leaf."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
