@@ -49,6 +49,7 @@ class View:
     nodes: Sequence[Body]
     pods: Sequence[Body]
     instances: Sequence[Instance]
+    pools: Sequence[Body] = ()
     templates: int = 0
     wanted: Mapping[str, int] = field(default_factory=dict)
 
@@ -189,7 +190,7 @@ class Auditor:
 
     def _strangers(self, view: View) -> None:
         foreign = [
-            *(_identity(b) for b in (*view.claims, *view.nodes) if is_foreign(b)),
+            *(_identity(b) for b in (*view.pools, *view.claims, *view.nodes) if is_foreign(b)),
             *((i.id, i.lives) for i in view.instances if i.foreign),
         ]
         if self._foreign is None:

@@ -32,6 +32,7 @@ from tests.faults.replicas import (
 )
 from tests.faults.replicas import NAMESPACE as LEASE_NAMESPACE
 from tests.faults.wires import Call
+from tests.neighbours import NEIGHBOURS, OTHER_KARPENTER
 
 WINDOW = 120.0
 """For how many seconds of each phase something goes wrong."""
@@ -224,7 +225,8 @@ class Run:
         await asyncio.sleep(300)
         for kind in (kinds.NODE_POOL, kinds.EC2_NODE_CLASS):
             for body in self.api.bodies(kind):
-                self.auditor.find(f"{kind.name} {body['metadata']['name']} cannot go")
+                if not auditor.is_foreign(body):
+                    self.auditor.find(f"{kind.name} {body['metadata']['name']} cannot go")
         for name in self.region.templates:
             self.auditor.find(f"launch template {name} is left")
         for name in self.region.profiles:
@@ -236,6 +238,7 @@ class Run:
         prices = {size.name: size.price for size in SIZES}
         return View(
             at=now,
+            pools=self.api.bodies(kinds.NODE_POOL),
             claims=self.api.bodies(kinds.NODE_CLAIM),
             nodes=self.api.bodies(kinds.NODE),
             pods=self.api.bodies(kinds.POD),
@@ -301,49 +304,30 @@ class Run:
         self._furnish_strangers()
 
     def _furnish_strangers(self) -> None:
-        """Put beside ours what others own: EKS Auto Mode, another installation, a node by hand."""
-        tags = {
-            "foreign": "true",
-            "eks:eks-cluster-name": CLUSTER,
-            "karpenter.sh/nodepool": "default",
-            "karpenter.k8s.aws/ec2nodeclass": "default",
-        }
-        others = self.region.launch(
-            "m5.large", "us-west-2a", {**tags, "karpenter.sh/nodeclaim": "default-of-another"}
-        )
-        lone = self.region.launch("m5.large", "us-west-2b", {"foreign": "true"})
-        auto = self.region.launch("m5.large", "us-west-2b", {**tags, "eks": "auto"})
-        self.api.store_json(
-            kinds.NODE_CLAIM,
-            {
-                "metadata": {
-                    "name": "auto-1",
-                    "labels": {"foreign": "true", "karpenter.sh/nodepool": "general-purpose"},
-                    "finalizers": ["karpenter.sh/termination"],
-                },
-                "spec": {
-                    "nodeClassRef": {
-                        "group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default",
-                    }
-                },
-                "status": {"providerID": auto.provider_id, "nodeName": auto.hostname},
-            },
-        )  # fmt: skip
-        for machine in (others, lone, auto):
-            self.api.store_json(
-                kinds.NODE,
-                {
-                    "metadata": {"name": machine.hostname, "labels": {"foreign": "true"}},
-                    "spec": {
-                        "providerID": machine.provider_id,
-                        "taints": [{"key": "others", "effect": "NoSchedule"}],
-                    },
-                    "status": {
-                        "allocatable": {"cpu": "2", "memory": "6Gi", "pods": "29"},
-                        "conditions": [{"type": "Ready", "status": "True"}],
-                    },
-                },
+        """Put beside ours what others own: EKS Auto Mode, another Karpenter, a node by hand."""
+        for neighbour in NEIGHBOURS:
+            for pool in neighbour.pools:
+                self._store_foreign(kinds.NODE_POOL, neighbour.node_pool(pool))
+                name = f"{pool}-1"
+                tags = {"foreign": "true", **neighbour.tags(CLUSTER, pool, name)}
+                machine = self.region.launch("m5.large", "us-west-2a", tags)
+                made = {"provider_id": machine.provider_id}
+                claim = neighbour.claim(name, pool, node=machine.hostname, **made)
+                self._store_foreign(kinds.NODE_CLAIM, claim)
+                self._store_foreign(kinds.NODE, neighbour.node(machine.hostname, pool, **made))
+        # Who made these is not to be seen in the cluster at all.
+        of_another = {**OTHER_KARPENTER.tags(CLUSTER, "default", "default-of-another")}
+        for tags in (of_another, {}):
+            machine = self.region.launch("m5.large", "us-west-2b", {"foreign": "true", **tags})
+            node = OTHER_KARPENTER.node(
+                machine.hostname, "default", provider_id=machine.provider_id
             )
+            self._store_foreign(kinds.NODE, {**node, "metadata": {"name": machine.hostname}})
+
+    def _store_foreign(self, kind: kinds.Kind[Any], body: dict[str, Any]) -> None:
+        metadata = body["metadata"]
+        held = {**metadata.get("labels", {}), "foreign": "true"}
+        self.api.store_json(kind, {**body, "metadata": {**metadata, "labels": held}})
 
 
 def play(seed: int, kind: str, number: int, pods: int) -> Outcome:

@@ -681,6 +681,14 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
 
     (pool,) = stage.cluster.list(NODE_POOLS)
     assert pool["metadata"]["annotations"]["joiner.dev/stack"] == "organization/joiner/team"
+    path = f"{NODE_POOLS}/{pool['metadata']['name']}"
+    stage.cluster.merge(path, {"metadata": {"labels": FLUX}})
+    with pytest.raises(EngineError, match="Flux's Kustomization flux-system/pools applies it too"):
+        stage.engine.destroy("team")
+    held = stage.cluster.get(path)
+    assert held is not None
+    assert "deletionTimestamp" not in held["metadata"]
+    stage.cluster.merge(path, {"metadata": {"labels": dict.fromkeys(FLUX)}})
     stage.engine.destroy("team")
     stage.wait_until_no_pool_is_left()
     stage.destroy()
