@@ -30,11 +30,12 @@ def platform(config: StackConfig) -> None:
     """Everything a cluster needs, and the controller; the NodePools as well, if there are any."""
     pools = _manifests(config)
     location, installation = _location(config), _installation(config)
+    made_at = ""
     if config.cluster == "create":
         refuse_foreign_cluster(location, installation)
     else:
-        refuse_missing_cluster(location)
-    first = Installation("installation", location, installation)
+        made_at = refuse_missing_cluster(location)
+    first = Installation("installation", location, installation, made_at=made_at)
     held = _holdings(config, location, "cluster-holdings", after=[first])
     on_aws = providers.aws_provider(config, installation=first.title, after=[first, held])
     cluster, made = _cluster(config, location, on_aws)
@@ -154,8 +155,8 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
         platform_stack if "/" in platform_stack else full_name_of_stack(platform_stack)
     )
     location = _location(config)
-    refuse_missing_cluster(location)
-    first = Installation("installation", location, _installation(config))
+    made_at = refuse_missing_cluster(location)
+    first = Installation("installation", location, _installation(config), made_at=made_at)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first])
     cluster = EksCluster.found(location, on_aws)
     refuse_disallowed(cluster.account)

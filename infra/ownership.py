@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from functools import partial
 from typing import Any
 
@@ -79,15 +80,19 @@ class Name:
     """Tags of what bears the name; None, or one of `ABSENT_CODES`, where nothing does."""
 
 
-def refuse_missing_cluster(location: ClusterLocation) -> None:
+def refuse_missing_cluster(location: ClusterLocation) -> str:
     """Look whether there is such a cluster, before anything else happens.
+
+    Returns:
+        When it was made, in ISO 8601, which tells it from another of its name; empty where EKS
+        does not say.
 
     Raises:
         ConfigError: there is none, or AWS does not tell.
 
     """
     try:
-        described(location)
+        made = described(location).get("createdAt")
     except ClusterGoneError as exc:
         raise ConfigError(
             [
@@ -103,6 +108,7 @@ def refuse_missing_cluster(location: ClusterLocation) -> None:
                 "they are)"
             ]
         ) from exc
+    return made.astimezone(UTC).isoformat(timespec="seconds") if made else ""
 
 
 def refuse_other_account(location: ClusterLocation, account: str) -> None:

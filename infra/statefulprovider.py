@@ -39,6 +39,23 @@ class ChangedPlaceError(Exception):
         )
 
 
+MADE_AT = "cluster_made_at"
+"""The property that tells a cluster from an earlier one of its name; not all resources have it."""
+
+
+class ClusterMadeAnewError(Exception):
+    """EKS has another cluster of the name, and of what the stack knows nothing is in it."""
+
+    def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"the cluster {after['cluster_name']} was made anew: this stack was made on one of "
+            f"{before[MADE_AT]}, and EKS has one of {after[MADE_AT]}. What the stack has put into "
+            "the former went with it, and would not be made again. Nothing has been changed. Take "
+            "the stack down (PULUMI_K8S_DELETE_UNREACHABLE=true pulumi destroy), which also ends "
+            "instances that are left, and run `pulumi up` again"
+        )
+
+
 class StatefulProvider(Remembered, ResourceProvider):
     """Makes nothing by itself, and keeps its properties for when they are needed."""
 
@@ -61,10 +78,13 @@ class StatefulProvider(Remembered, ResourceProvider):
 
         Raises:
             ChangedPlaceError: it would be another cluster's, or another installation's.
+            ClusterMadeAnewError: the cluster of this name is another one.
 
         """
         if any(name in olds and olds[name] != news.get(name) for name in PLACE):
             raise ChangedPlaceError(olds, news)
+        if olds.get(MADE_AT) and news.get(MADE_AT) and olds[MADE_AT] != news[MADE_AT]:
+            raise ClusterMadeAnewError(olds, news)
         changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
         replaces = [key for key in changed if key in self.identity]
         return DiffResult(changes=bool(changed), replaces=replaces, delete_before_replace=False)

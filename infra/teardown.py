@@ -42,7 +42,7 @@ from infra.clusterapi import (
 )
 from infra.ekscluster import EksCluster
 from infra.leftovers import Leftovers, Remains, describe
-from infra.statefulprovider import StatefulProvider
+from infra.statefulprovider import MADE_AT, StatefulProvider
 from infra.waiting import Clock, say
 
 STACK_ANNOTATION = STACK
@@ -424,12 +424,25 @@ class Installation(Resource):
         location: ClusterLocation | EksCluster,
         installation: str,
         opts: pulumi.ResourceOptions | None = None,
+        *,
+        made_at: str = "",
     ) -> None:
+        """Say it.
+
+        Args:
+            name: of the resource.
+            location: of the cluster.
+            installation: what the tag `joiner.dev/installation` says.
+            opts: of the resource.
+            made_at: when a cluster was made that is none of the stack's, so that another one of
+                its name is noticed; empty where nobody knows.
+
+        """
         self.title = installation
         """What the tag `joiner.dev/installation` says."""
-        super().__init__(
-            StatefulProvider(), name, {**location.location, "installation": installation}, opts
-        )
+        known = {MADE_AT: made_at} if made_at else {}
+        props = {**location.location, "installation": installation, **known}
+        super().__init__(StatefulProvider(), name, props, opts)
 
 
 def _collection(kind: Kind[Any]) -> str:

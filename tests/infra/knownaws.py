@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import boto3
@@ -16,6 +17,10 @@ NOWHERE = "other"
 
 NEW = "fresh"
 """The name of one that it does not have yet."""
+
+
+MADE_AT = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+"""When the cluster was made."""
 
 
 @functools.cache
@@ -60,7 +65,7 @@ class Entries:
         """Describe the cluster, NOWHERE and NEW aside; moto would take longer than all the rest."""
         if name in (NOWHERE, NEW):
             raise absent(name)
-        return {"cluster": {}}
+        return {"cluster": {"createdAt": MADE_AT}}
 
     def node_groups(self, **_asked: str) -> dict[str, Any]:
         """List none: where they are is asked elsewhere."""

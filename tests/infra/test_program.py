@@ -18,7 +18,7 @@ from pulumi.runtime import mocks as pulumi_mocks
 from controller.options import Options
 from infra import clusterapi, joiner
 from infra.config import ConfigError
-from tests.infra.knownaws import Entries, connection
+from tests.infra.knownaws import NEW, Entries, connection
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -538,6 +538,17 @@ def test_everything_in_aws_says_which_installation_made_it() -> None:
 def test_a_cluster_that_does_not_exist_is_named_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="'other': No cluster found"):
         run(clusterName="other")
+
+
+def test_a_stack_remembers_which_cluster_of_the_name_it_was_made_on() -> None:
+    def remembered(made: Made) -> str | None:
+        installation = made.of("pulumi-python:dynamic:Resource")["installation"]
+        made_at: str | None = installation.get("cluster_made_at")
+        return made_at
+
+    assert remembered(run()) == "2026-01-01T00:00:00+00:00"
+    # One of its own goes and comes with the stack.
+    assert remembered(run(cluster="create", clusterName=NEW)) is None
 
 
 def test_a_changed_way_to_the_cluster_is_no_other_cluster() -> None:

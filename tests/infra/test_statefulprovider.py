@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.statefulprovider import ChangedPlaceError, StatefulProvider
+from infra.statefulprovider import ChangedPlaceError, ClusterMadeAnewError, StatefulProvider
 
 HERE = {"cluster_name": "joiner", "region": "us-west-2", "installation": "organization/joiner/dev"}
 
@@ -35,6 +35,20 @@ class Recording(StatefulProvider):
 def test_a_stack_does_not_move(changed: dict[str, str], setting: str) -> None:
     with pytest.raises(ChangedPlaceError, match=setting):
         StatefulProvider().diff("id", HERE, HERE | changed)
+
+
+def test_a_cluster_that_was_made_anew_under_its_name_is_told_from_the_former() -> None:
+    former = HERE | {"cluster_made_at": "2026-01-01T00:00:00+00:00"}
+    anew = HERE | {"cluster_made_at": "2026-02-01T00:00:00+00:00"}
+
+    with pytest.raises(ClusterMadeAnewError) as refused:
+        StatefulProvider().diff("id", former, anew)
+
+    assert "one of 2026-01-01T00:00:00+00:00, and EKS has one of 2026-02-01" in str(refused.value)
+    assert "PULUMI_K8S_DELETE_UNREACHABLE=true pulumi destroy" in str(refused.value)
+    assert not StatefulProvider().diff("id", former, former).changes
+    assert StatefulProvider().diff("id", HERE, former).changes, "it is remembered from then on"
+    StatefulProvider().diff("id", former, HERE)
 
 
 def test_what_an_older_version_did_not_remember_is_no_move() -> None:
