@@ -35,6 +35,7 @@ AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
 STATES = Path(__file__).parent / "states"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
@@ -93,6 +94,15 @@ class Stage:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
+    def wait_until_served(self, *definitions: str) -> None:
+        """Let the API server take kinds up that are new."""
+        deadline = time.monotonic() + GARBAGE_SECONDS
+        for name in definitions:
+            path = f"{DEFINITIONS}/{name}"
+            while not _is_established(self.cluster.get(path)):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+
     @property
     def installed(self) -> set[str]:
         return {crd["metadata"]["name"] for crd in self.cluster.list(DEFINITIONS)}
@@ -142,20 +152,7 @@ class Stage:
         """Make an instance as the controller would, with its NodeClaim."""
         instance = self.run_instance(**OURS)
         self._make_profile()
-        wire = {
-            "apiVersion": "karpenter.sh/v1",
-            "kind": "NodeClaim",
-            "metadata": {"name": claim, "finalizers": ["karpenter.sh/termination"]},
-            "spec": {
-                "requirements": [],
-                "nodeClassRef": {
-                    "group": "karpenter.k8s.aws",
-                    "kind": "EC2NodeClass",
-                    "name": "team",
-                },
-            },
-        }
-        self.cluster.request("POST", NODE_CLAIMS, wire)
+        self.cluster.request("POST", NODE_CLAIMS, claim_of("team", claim))
         return instance
 
     def _make_profile(self) -> None:
@@ -169,6 +166,22 @@ class Stage:
         iam.add_role_to_instance_profile(
             InstanceProfileName="joiner_team", RoleName="KarpenterNodeRole-joiner"
         )
+
+
+def _is_established(definition: dict[str, Any] | None) -> bool:
+    held = (definition or {}).get("status", {}).get("conditions") or []
+    return any(c["type"] == "Established" and c["status"] == "True" for c in held)
+
+
+def claim_of(node_class: str, name: str) -> dict[str, Any]:
+    """A NodeClaim of one of our classes."""
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": node_class}
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {"name": name, "finalizers": ["karpenter.sh/termination"]},
+        "spec": {"requirements": [], "nodeClassRef": reference},
+    }
 
 
 def node(name: str, zone: str) -> dict[str, Any]:
@@ -504,6 +517,62 @@ def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
     ec2.delete_tags(Resources=subnets, Tags=discovery)
     ec2.terminate_instances(InstanceIds=[instance])
     stage.cluster.delete(f"{DEFINITIONS}/{definition}")
+
+
+def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) -> None:
+    """As docs/clusters.md says it, step by step."""
+    names = (
+        "nodepools.karpenter.sh",
+        "nodeclaims.karpenter.sh",
+        "ec2nodeclasses.karpenter.k8s.aws",
+    )
+    for name in names:
+        plural, _, group = name.partition(".")
+        file = CHECKOUT / "crds" / f"{group}_{plural}.yaml"
+        stage.cluster.request("POST", DEFINITIONS, yaml.safe_load(file.read_text()))
+    stage.wait_until_served(*names)
+    iam, sqs = stage.client("iam"), stage.client("sqs")
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    iam.create_role(RoleName="KarpenterNodeRole-joiner", AssumeRolePolicyDocument=trust)
+    url = sqs.create_queue(QueueName="Karpenter-joiner")["QueueUrl"]
+    instance = stage.run_instance()
+    stage.cluster.request("POST", NODE_CLAIMS, claim_of("taints", "taints-1"))
+    for wire in yaml.safe_load_all((CHECKOUT / "crds/samples/taints.yaml").read_text()):
+        collection = NODE_POOLS if wire["kind"] == "NodePool" else NODE_CLASSES
+        stage.cluster.request("POST", collection, wire)
+    paths = (NODE_POOLS, NODE_CLASSES, NODE_CLAIMS)
+    before = [stage.cluster.list(path) for path in paths]
+    beside = {
+        "existingKinds": ", ".join(names),
+        "nodeRole": "existing",
+        "nodeRoleName": "KarpenterNodeRole-joiner",
+        "queue": "existing",
+        "queueName": "Karpenter-joiner",
+        "nodeAccess": "none",
+        "discoveryTags": "false",
+        "controllerRoleName": "JoinerControllerRole-joiner",
+        "name": "joiner",
+        "defaultNodePool": "false",
+        "instanceProfiles": "managed",
+        "nodePools": "",
+    }
+
+    stage.up(**beside)
+    with pytest.raises(EngineError, match="no stack owns these NodePools: taints"):
+        stage.destroy()
+    stage.up(**beside, retainOnDelete="nodes")
+    stage.destroy()
+
+    assert [stage.cluster.list(path) for path in paths] == before
+    assert stage.installed == set(names)
+    assert stage.lives(instance)
+    iam.delete_role(RoleName="KarpenterNodeRole-joiner")
+    sqs.delete_queue(QueueUrl=url)
+    stage.client("ec2").terminate_instances(InstanceIds=[instance])
+    stage.cluster.merge(f"{NODE_CLAIMS}/taints-1", {"metadata": {"finalizers": None}})
+    for name in names:
+        stage.cluster.delete(f"{DEFINITIONS}/{name}")
+    assert stage.cloud.leftovers().keys() <= {"instances", "volumes", "networkInterfaces"}
 
 
 def test_instances_that_the_controller_did_not_launch_outlive_the_stack(stage: Stage) -> None:
