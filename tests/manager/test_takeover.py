@@ -1,0 +1,126 @@
+"""A cluster that Karpenter has run goes on under Joiner with the nodes it has."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controller.apis import hashes, kinds, labels
+from controller.apis.conditions import Condition
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import (
+    INITIALIZED,
+    LAUNCHED,
+    REGISTERED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.cloudprovider.provider import Instance
+from tests.manager.wholecontroller import OPTIONS, WholeController
+from tests.reconcilers.world import CLASS, make_class, make_pool, make_running_pod
+
+pytestmark = pytest.mark.virtual_clock
+
+BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+YESTERDAY = BEGIN - timedelta(days=1)
+PROVIDER_ID = "aws:///us-west-2a/i-0123456789abcdef0"
+ROOM: dict[str, str | int | float] = {"cpu": "2", "memory": "7Gi", "pods": "29"}
+OURS = "organization/joiner/prod"
+
+
+def clock() -> datetime:
+    return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+def settle(world: WholeController) -> None:
+    """Put there what Karpenter leaves: a pool, its class, and a node with its claim and machine."""
+    pool, node_class = make_pool(consolidateAfter="Never"), make_class()
+    made_from = {
+        labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
+        labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,
+        labels.NODECLASS_HASH: hashes.node_class_hash(node_class, ca_bundle=""),
+        labels.NODECLASS_HASH_VERSION: hashes.NODE_CLASS_VERSION,
+    }
+    is_what = {
+        labels.NODEPOOL: "default",
+        labels.EC2NODECLASS: "default",
+        labels.INSTANCE_TYPE: "m5.large",
+        labels.CAPACITY_TYPE: labels.ON_DEMAND,
+        labels.ZONE: "us-west-2a",
+    }
+    claim = NodeClaim(
+        metadata=ObjectMeta(
+            name="default-x7k2p",
+            uid="uid-of-the-claim",
+            creation_timestamp=YESTERDAY,
+            labels=is_what,
+            annotations={
+                **made_from,
+                labels.TAGGED: "true",
+                labels.CLUSTER_NAME_TAGGED: "true",
+            },
+            finalizers=[labels.TERMINATION_FINALIZER],
+        ),
+        spec=NodeClaimSpec(node_class_ref=CLASS),
+        status=NodeClaimStatus(
+            provider_id=PROVIDER_ID,
+            node_name="node-1",
+            capacity=ROOM,
+            allocatable=ROOM,
+            conditions=[
+                Condition(type=kind, status="True", reason=kind, last_transition_time=YESTERDAY)
+                for kind in (LAUNCHED, REGISTERED, INITIALIZED)
+            ],
+        ),
+    )
+    node = Node(
+        metadata=ObjectMeta(
+            name="node-1",
+            labels={**is_what, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
+            annotations=made_from,
+            finalizers=[labels.TERMINATION_FINALIZER],
+        ),
+        spec=NodeSpec(provider_id=PROVIDER_ID),
+        status=NodeStatus(
+            capacity=ROOM,
+            allocatable=ROOM,
+            conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
+        ),
+    )
+    world.cloud.machines[PROVIDER_ID] = Instance(
+        provider_id=PROVIDER_ID,
+        instance_type="m5.large",
+        zone="us-west-2a",
+        capacity_type=labels.ON_DEMAND,
+        launched_at=YESTERDAY,
+        is_ours=False,
+        tags={labels.TAG_NODECLAIM: claim.metadata.name, labels.TAG_CLUSTER_NAME: "joiner"},
+    )
+    world.api.seed(node_class, pool, claim, node, make_running_pod("web", "node-1"))
+
+
+async def test_nodes_that_karpenter_made_are_kept_and_become_ours() -> None:
+    options = dataclasses.replace(OPTIONS, installation=OURS)
+    world = WholeController(clock=clock, options=options)
+    settle(world)
+    life = asyncio.create_task(world.live())
+
+    await asyncio.sleep(1800)
+
+    life.cancel()
+    await asyncio.wait([life])
+    (claim,) = world.api.objects(kinds.NODE_CLAIM)
+    (machine,) = world.cloud.machines.values()
+    (node,) = world.api.objects(kinds.NODE)
+    assert claim.metadata.uid == "uid-of-the-claim"
+    assert not claim.metadata.is_deleting
+    assert not machine.deleting
+    assert node.spec.taints == []
+    assert world.cloud.count("launch") == world.cloud.count("terminate") == 0
+    assert machine.tags[labels.TAG_INSTALLATION] == OURS
+    assert claim.metadata.annotations[labels.TAG_INSTALLATION] == OURS
