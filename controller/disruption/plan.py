@@ -33,7 +33,8 @@ Mark = tuple[int, float]
 class Plan:
     """See the module. `present` (nodes × classes) is where the pods that may move are to be,
     `bought` (classes) how many of them on new nodes; `leaving` marks the nodes that go. `cost` is
-    that of all nodes, evictions counted, in $/h.
+    that of all nodes, evictions counted, in $/h; `placements` is how many times a place was looked
+    for.
     """
 
     def __init__(self, model: ClusterModel, evictions: Vector, room_price: Matrix) -> None:
@@ -46,6 +47,7 @@ class Plan:
         self.bought = np.zeros(len(model.sizes), dtype=np.int64)
         self.leaving = np.zeros(len(model.names), dtype=np.bool_)
         self.cost = float(model.price[model.candidate].sum())
+        self.placements = 0
         self._journal: list[tuple[int, int, int]] = []
         finite = np.isfinite(model.worth_new)
         self._worth = np.where(finite, model.worth_new * HOLES, FORBIDDEN)
@@ -312,6 +314,7 @@ class Plan:
 
     def _place_among(self, number: int, count: int, nodes: Indices) -> int:
         """Put pods of a class on the cheapest of these nodes; return how many find no room."""
+        self.placements += 1
         model, size = self.model, self.model.sizes[number]
         if model.intricate[number]:
             return count

@@ -34,6 +34,10 @@ TURNS, IN_VAIN = 200, 10
 """How many times each node is turned, in the mean, in small clusters; and how many times in vain,
 one after the other, before it is over."""
 
+PLACEMENTS = 60_000
+"""How many times places are looked for in all turns of a search: a second or two. Where every pod
+has a size of its own, to turn a node takes a hundred times what it takes where they are alike."""
+
 STARTS = 3
 """From how many plans to begin, at most."""
 
@@ -47,15 +51,23 @@ GAIN = 1e-9
 
 @dataclass(slots=True)
 class _Turns:
-    """How many turns are left."""
+    """How many turns are left, and how many times places may be looked for."""
 
     left: int
+    placements: int
     expired: Callable[[], bool]
 
     def take(self, many: int = 1) -> bool:
         """Take some; whether there were as many."""
         self.left -= many
-        return self.left >= 0 and not self.expired()
+        return self.left >= 0 and self.placements >= 0 and not self.expired()
+
+    def turned(self, plan: Plan, nodes: list[int]) -> bool:
+        """Turn nodes as `_turned` does, and count what that took."""
+        before = plan.placements
+        done = _turned(plan, nodes)
+        self.placements -= plan.placements - before
+        return done
 
 
 def promises(model: ClusterModel, relaxation: RelaxedPlan) -> bool:
@@ -84,7 +96,7 @@ def searched(
     order = np.flatnonzero(model.candidate & (np.abs(relaxation.gain) < gap))
     nodes = len(model.names)
     visits = VISITS * min(max(LARGE / nodes, 1.0), DEEPER)
-    turns = _Turns(min(int(visits / nodes), TURNS * len(order)), expired)
+    turns = _Turns(min(int(visits / nodes), TURNS * len(order)), PLACEMENTS, expired)
     chance = np.random.default_rng(0)
     _descend(best, order[np.argsort(-np.abs(relaxation.gain[order]), kind="stable")], chance, turns)
     if best.cost > nothing:
@@ -112,14 +124,14 @@ def _descend(plan: Plan, order: Indices, chance: np.random.Generator, turns: _Tu
         for node in order.tolist():
             if not turns.take():
                 return
-            swept |= _turned(plan, [node])
+            swept |= turns.turned(plan, [node])
         order = chance.permutation(order)
     vain = 0
     while vain < IN_VAIN * len(order):
         company = chance.choice(order, size=min(COMPANY + 1, len(order)), replace=False)
         if not turns.take(len(company)):
             return
-        vain = 0 if _turned(plan, company.tolist()) else vain + len(company)
+        vain = 0 if turns.turned(plan, company.tolist()) else vain + len(company)
     _exchange(plan, order, turns)
 
 
@@ -132,7 +144,7 @@ def _exchange(plan: Plan, order: Indices, turns: _Turns) -> None:
             others = order[plan.leaving[order] != plan.leaving[node]]
             if not turns.take(1 + len(others)):
                 return
-            swept |= _turned(plan, [node, *others.tolist()])
+            swept |= turns.turned(plan, [node, *others.tolist()])
 
 
 def _turned(plan: Plan, nodes: list[int]) -> bool:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
+import pytest
 
-from controller.disruption import candidates
+from controller.disruption import candidates, search
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
 from controller.disruption.relaxation import relaxed
@@ -44,6 +45,30 @@ def test_no_node_could_go_instead_of_another_for_less() -> None:
             plan.turn(leaving)
             assert plan.cost > before[1] - GAIN
             plan.undo(before)
+
+
+def test_a_search_ends_sooner_where_places_are_long_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_of(8)
+    evictions = model.present.sum(axis=1) * EVICTION
+    relaxation = relaxed(model, evictions)
+    turned: list[int] = []
+    turn = Plan.turn
+
+    def counted(plan: Plan, node: int) -> None:
+        turned.append(node)
+        turn(plan, node)
+
+    monkeypatch.setattr(Plan, "turn", counted)
+    searched(model, evictions, relaxation, expired=never)
+    usual = len(turned)
+    turned.clear()
+    monkeypatch.setattr(search, "PLACEMENTS", 100)
+    plan = searched(model, evictions, relaxation, expired=never)
+
+    assert len(turned) < usual / 4
+    assert plan.cost < float(model.price[model.candidate].sum())
 
 
 def test_pods_that_fill_corners_of_new_nodes_are_bought_for_though_that_costs_nothing() -> None:
