@@ -11,7 +11,9 @@ and once calm, as it comes. Of ours, every step is played by `tests/oracle/disru
 Prints a line for each cluster and the totals, and ends with 1 when a rule was broken, ours was
 dearer than Karpenter's anywhere, a cost is below our bound, or a target is missed. The bound is
 that of what may be moved; it knows nothing of pools that let only empty nodes go, so the target
-for it is asked of shrunk clusters.
+for it is asked of shrunk clusters. Beside it stands what an integer program proves of clusters
+at rest (`tests/parity/reachable.py`): the cost of whole nodes that nobody ends below, the same
+where spot is not exchanged for spot, and how few evictions take anybody down to where ours ends.
 """
 
 from __future__ import annotations
@@ -44,12 +46,16 @@ from testbed.progress import Terminal
 from tests.disruption.clusters import PODS_PER_NODE, lived_in, restless, settled, underused
 from tests.oracle.disruption import played
 from tests.parity import engines
+from tests.parity.reachable import Reachable, reachable
 from tests.parity.worlds import World
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 LOOK_SECONDS = 60.0
 """How long one of our looks, and the proof of the bound, may take."""
+
+PROOF_SECONDS = 10.0
+"""How long the integer program may try to prove each of its answers."""
 
 KARPENTER_SECONDS = 1800.0
 """When Karpenter's course counts as endless."""
@@ -124,6 +130,7 @@ class Verdict:
     nodes: int
     pods: int
     bound: float
+    reachable: Reachable | None
     ours: Side
     calm: Side
     theirs: Side
@@ -181,6 +188,9 @@ def judged(seed: int, smallest: int, largest: int) -> Verdict:
     with engines.dialogue() as karpenter:
         theirs = Side.of(karpenter.until_steady(world, now=NOW, limit=KARPENTER_SECONDS))
     failures += more
+    proof = None
+    if kind != "restless":
+        proof = reachable(problem, reached=ours.after + EPSILON, seconds=PROOF_SECONDS)
     if kind != "restless":
         if ours.after > theirs.after + EPSILON:
             failures.append(f"dearer: {ours.after:.4f} $/h, Karpenter's {theirs.after:.4f}")
@@ -193,6 +203,7 @@ def judged(seed: int, smallest: int, largest: int) -> Verdict:
         nodes=len(world["nodes"]),
         pods=sum(1 for pod in world["pods"] if pod["spec"].get("nodeName")),
         bound=bound,
+        reachable=proof,
         ours=ours,
         calm=calm,
         theirs=theirs,
@@ -231,14 +242,27 @@ def missed(verdicts: Sequence[Verdict]) -> list[str]:
 def table(verdicts: Sequence[Verdict]) -> Table:
     """Return the totals, kind by kind and over all that is at rest."""
     drawn = Table(title="Until steady: $/h in the end, beside the bound of what may be moved")
-    for title in ("clusters", "side", "before", "after", "× bound", "evictions"):
+    for title in (
+        "clusters",
+        "side",
+        "before",
+        "after",
+        "÷ bound",
+        "÷ whole",
+        "÷ spot kept",
+        "evictions",
+    ):
         drawn.add_column(title, justify="left" if title in ("clusters", "side") else "right")
-    for title in ("per $/h", "moved again", "first command s", "seconds"):
+    for title in ("at least", "per $/h", "moved again", "first command s", "seconds"):
         drawn.add_column(title, justify="right")
     at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
     parts = {kind: [verdict for verdict in verdicts if verdict.kind == kind] for kind in KINDS}
     for title, part in {**parts, "all at rest": at_rest}.items():
         bound = sum(verdict.bound for verdict in part)
+        proofs = [(v.reachable, v.bound) for v in part if v.reachable is not None]
+        whole = sum(max(proof.cost, least) for proof, least in proofs)
+        spot_kept = sum(max(proof.keeping_spot, least) for proof, least in proofs)
+        fewest = sum(proof.evictions for proof, _ in proofs)
         for name in ("theirs", "ours", "calm"):
             side = Side.sum(getattr(verdict, name) for verdict in part)
             drawn.add_row(
@@ -247,7 +271,10 @@ def table(verdicts: Sequence[Verdict]) -> Table:
                 f"{side.before:.2f}",
                 f"{side.after:.2f}",
                 f"{side.after / bound:.3f}" if bound else "",
+                f"{side.after / whole:.3f}" if proofs else "",
+                f"{side.after / spot_kept:.3f}" if proofs else "",
                 str(side.evictions),
+                f"{fewest:.0f}" if name == "ours" and proofs else "",
                 f"{side.each:.1f}",
                 str(side.again),
                 f"{side.first:.2f}",
@@ -310,6 +337,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     )
     what = f"{verdict.kind}, {verdict.nodes} nodes, {verdict.pods} pods"
     cost = f"{verdict.theirs.before:.2f} $/h, bound {verdict.bound:.2f}"
+    if verdict.reachable is not None:
+        proof = verdict.reachable
+        cost += f", whole nodes {proof.cost:.2f}, spot kept {proof.keeping_spot:.2f}"
+        sides += f" ({proof.evictions:.0f} at least for ours)"
     yield f"seed {verdict.seed} ({what}): {cost}: {sides}"
     for failure in verdict.failures[:10]:
         yield f"  FAILED {failure}"

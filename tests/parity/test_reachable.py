@@ -1,0 +1,25 @@
+"""What the integer program proves of a cluster is what a course of ours can at best come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.offline.disrupt import problem_of
+from controller.offline.world import load
+from tests.disruption.clusters import filled
+from tests.parity.consolidation import NOW, Side, course
+from tests.parity.reachable import reachable
+
+
+def test_nobody_ends_below_what_is_proven_nor_with_fewer_evictions() -> None:
+    world = filled(10, (0.3, 0.3))
+    ours = Side.of(course(world, calm=False)[0])
+    problem = problem_of(load(world), now=NOW, calm=False)
+
+    proven = reachable(problem, reached=ours.after, seconds=10.0)
+    untouched = reachable(problem, reached=ours.before, seconds=10.0)
+
+    assert 0 < proven.cost <= proven.keeping_spot <= ours.after + 1e-6 < ours.before
+    # Three of the five nodes on demand have to go, with ten pods each.
+    assert 30 <= proven.evictions <= ours.evictions
+    assert untouched.evictions == pytest.approx(0.0)
