@@ -17,24 +17,23 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from controller.apis import conditions, labels
+from controller.apis import conditions
 from controller.apis.nodeclaim import CONSOLIDATABLE
-from controller.constraints.requirements import minimum_values, read
 from controller.disruption import balance
 from controller.disruption.applying import launched
-from controller.disruption.budgets import Budgets, allowed, consumption
-from controller.disruption.candidates import unprotected
+from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
 from controller.disruption.costs import HOUR, Lives, eviction_cost
-from controller.disruption.emptiness import goes_once_empty, is_consolidated
+from controller.disruption.emptiness import is_consolidated
+from controller.disruption.homes import with_lasting_homes
 from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.model import ClusterModel
 from controller.disruption.plan import Plan
-from controller.disruption.pods import is_of_job, is_soon_gone
-from controller.disruption.prices import capped
+from controller.disruption.pods import is_soon_gone
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.relaxation import HOLES, RelaxedPlan, relaxed
+from controller.disruption.replacements import affordable, is_like
 from controller.disruption.search import promises, searched
 from controller.disruption.simulation import (
     NOBODY,
@@ -48,7 +47,6 @@ from controller.disruption.simulation import (
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import never
-from controller.state.pods import is_reschedulable
 
 REASON = Reason.UNDERUTILIZED
 WHEN_EMPTY = "WhenEmpty"
@@ -67,10 +65,6 @@ MOST_STEPS, STEP = 10, timedelta(minutes=2)
 
 ENGINE_TRIES = 20
 """How many nodes are tried with the engine in a look, of those that the arrays cannot judge."""
-
-SPOT_TO_SPOT_TYPES = 15
-"""How many cheaper types a spot node needs to be replaced by another spot node: with fewer,
-each replacement would sooner be interrupted, and replaced again."""
 
 AWAITED = "pods that wait for a node will come here"
 
@@ -290,7 +284,7 @@ class _Search:
         self._unbalanced: list[Group] = []
         self._alone: Plan | None = None
         self._worth: dict[str, float] = {}
-        self._model = None if expired() else _with_lasting_homes(problem, simulation, self._open)
+        self._model = None if expired() else with_lasting_homes(problem, simulation, self._open)
 
     @classmethod
     def conceding(
@@ -492,7 +486,7 @@ class _Search:
             saved = self._net(whole) * (settings.horizon / HOUR)
             if self._expired() or not self.as_bound([whole]):
                 continue
-            for new in sorted(self._replacements(whole) or (), key=lambda new: -new.price):
+            for new in sorted(affordable(whole, self._problem) or (), key=lambda new: -new.price):
                 first = self._first(whole, new, planned.homes, budgets)
                 if first is None:
                     continue
@@ -560,39 +554,7 @@ class _Search:
 
     def _is_allowed(self, group: Group) -> bool:
         """Whether its nodes can be bought for less than is saved, and balanced pools agree."""
-        return self._replacements(group) is not None and self._balance.approves(group)
-
-    def _replacements(self, group: Group) -> tuple[NewNode, ...] | None:
-        """Return the new nodes, each with only those types that leave something saved; None when
-        one has none, or when spot nodes would be replaced by spot nodes against the rules.
-        """
-        replacements = []
-        for node in group.replacements:
-            pool = self._problem.node_pools[node.node_pool]
-            types = self._problem.snapshot.instance_types[node.node_pool]
-            below = node.price * group.price / group.cost if node.price else group.price
-            cheaper = capped(node, below=below, types=types, pool=pool)
-            if cheaper is None:
-                return None
-            replacements.append(cheaper)
-        if not all(candidate.is_spot for candidate in group.leaving) or not any(
-            map(may_be_spot, replacements)
-        ):
-            return tuple(replacements)
-        if not self._problem.settings.spot_to_spot:
-            return None
-        if len(group.leaving) > 1:
-            return tuple(replacements)
-        if any(len(new.instance_types) < SPOT_TO_SPOT_TYPES for new in replacements):
-            return None
-        return tuple(
-            replace(new, instance_types=new.instance_types[:SPOT_TO_SPOT_TYPES])
-            if not minimum_values(
-                self._problem.node_pools[new.node_pool].spec.template.spec.requirements
-            )
-            else new
-            for new in replacements
-        )
+        return affordable(group, self._problem) is not None and self._balance.approves(group)
 
     def approved(self, departure: Departure) -> list[Group]:
         """Return the groups of a final departure that save more than they cost, best first."""
@@ -625,7 +587,7 @@ class _Search:
         fresh = {}
         for command in there:
             group = self._made_of(group_of, command.whole.names)
-            if group is not None and _is_like(command.whole.replacements, group.replacements):
+            if group is not None and is_like(command.whole.replacements, group.replacements):
                 fresh[command.names] = self._afresh(command, group)
         return fresh
 
@@ -697,7 +659,7 @@ class _Search:
 
     def command(self, group: Group) -> Command:
         """Return the command that carries a group out."""
-        replacements = group.replacements if group.whole else self._replacements(group)
+        replacements = group.replacements if group.whole else affordable(group, self._problem)
         assert replacements is not None
         evictions = sum(len(candidate.moving) for candidate in group.leaving)
         conceding, leaving = 0, group.leaving
@@ -753,71 +715,11 @@ class _Search:
         return SPOT_AGAIN
 
 
-def _with_lasting_homes(
-    problem: DisruptionProblem, simulation: Simulation, names: Collection[str]
-) -> ClusterModel | None:
-    """Return the cluster as arrays, in which pods that last do not move to nodes that go by
-    themselves, now that they are empty or once their Jobs have ended: they would keep such a
-    node, or have to move again. Where savings alone count, it is those of this moment.
-    """
-    model = simulation.model(names)
-    if model is None or not problem.settings.eviction_price:
-        return model
-    lasting_on = {
-        pod.spec.node_name
-        for pod in simulation.placed.snapshot.pods
-        if is_reschedulable(pod) and not is_of_job(pod)
-    }
-    total, _ = consumption(problem.snapshot.nodes)
-    open_pools = {
-        name
-        for name, pool in problem.node_pools.items()
-        if allowed(pool, Reason.EMPTY, nodes=total[name], consuming=0, now=problem.now)
-    }
-    fleeting = {
-        candidate.name
-        for candidate in unprotected(problem)
-        if candidate.name not in lasting_on
-        and goes_once_empty(candidate)
-        and candidate.pool in open_pools
-    }
-    lasting = np.zeros(len(model.sizes), dtype=np.bool_)
-    for (_, number), pods in model.pods.items():
-        lasting[number] |= not all(map(is_of_job, pods))
-    barred = np.array([name in fleeting for name in model.names], dtype=np.bool_)
-    return replace(model, allowed=model.allowed & ~(barred[:, None] & lasting))
-
-
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:
     return (
         f"nothing cheaper was found: its {len(candidate.moving)} pods would cost "
         f"{cost:.4f} $/h elsewhere, the node costs {candidate.price:.4f} $/h"
     )
-
-
-def _is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:
-    """Whether as many nodes come, and each type that was planned would do."""
-    left = list(now)
-    for new in planned:
-        types = frozenset(new.instance_types)
-        heir = next(
-            (
-                other
-                for other in left
-                if other.node_pool == new.node_pool and types.issubset(other.instance_types)
-            ),
-            None,
-        )
-        if heir is None:
-            return False
-        left.remove(heir)
-    return not left
-
-
-def may_be_spot(node: NewNode) -> bool:
-    """Whether the cloud may launch the node as a spot instance."""
-    allowed = read(node.requirements).get(labels.CAPACITY_TYPE)
-    return allowed is None or allowed.has(labels.SPOT)
 
 
 def _why(group: Group, evictions: int, conceding: int) -> str:

@@ -98,7 +98,7 @@ MUTATIONS = (
     ),
     Mutation(
         "spot becomes spot with few types to choose from",
-        f"{PURE}/consolidation.py",
+        f"{PURE}/replacements.py",
         "SPOT_TO_SPOT_TYPES = 15",
         "SPOT_TO_SPOT_TYPES = 1",
     ),
@@ -110,7 +110,7 @@ MUTATIONS = (
     ),
     Mutation(
         "pods that last move to where Jobs are about to end",
-        f"{PURE}/consolidation.py",
+        f"{PURE}/homes.py",
         "if is_reschedulable(pod) and not is_of_job(pod)",
         "if is_reschedulable(pod)",
     ),
