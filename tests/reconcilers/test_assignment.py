@@ -7,14 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.apis import labels
 from controller.apis.meta import OwnerReference
 from controller.apis.pods import (
     PersistentVolumeClaimSource,
     Pod,
     PodResourceClaim,
     PodSpec,
+    TopologySpreadConstraint,
     Volume,
 )
+from controller.apis.taints import Requirement
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.scheduling.results import NewNode
 from tests.reconcilers.world import make_waiting_pod
@@ -32,11 +35,11 @@ def replica(key: str, *, of: str = "web", cpu: str = "1", **spec: object) -> Pod
     return msgspec.structs.replace(pod, metadata=metadata, spec=changed)
 
 
-def node_for(*pods: str) -> NewNode:
+def node_for(*pods: str, zone: str = "") -> NewNode:
     return NewNode(
         node_pool="default",
         instance_types=("m5.large",),
-        requirements=(),
+        requirements=(Requirement(key=labels.ZONE, operator="In", values=[zone]),) if zone else (),
         price=0.1,
         pods=pods,
         requests={},
@@ -82,6 +85,31 @@ def test_the_head_of_the_queue_goes_to_few_nodes() -> None:
     assert set(both) == {pod.key for pod in queue[:4]}
     assert set(only_small) == {pod.key for pod in small[2:]}
     assert set(only_large) == {pod.key for pod in large[2:]}
+
+
+def test_pods_that_must_spread_go_to_their_zones_in_turns() -> None:
+    """Who is tried before its zone may have one more would lose its place to somebody else."""
+    over_zones = TopologySpreadConstraint(
+        max_skew=1, topology_key=labels.ZONE, when_unsatisfiable="DoNotSchedule"
+    )
+    keys = [f"default/web-{number}" for number in range(7)]
+    queue = [replica(key, topology_spread_constraints=[over_zones]) for key in keys]
+
+    in_a, also_in_a, in_b, in_c = deal(
+        [
+            node_for(keys[0], zone="a"),
+            node_for(keys[1], zone="a"),
+            node_for(*keys[2:4], zone="b"),
+            node_for(*keys[4:], zone="c"),
+        ],
+        queue,
+    )
+
+    first, second, third = keys[:3], keys[3:6], keys[6:]
+    assert [in_a[0], in_b[0], in_c[0]] == first
+    # The first pod of a node can be nominated for it: it chooses before those that cannot be.
+    assert [also_in_a[0], in_b[1], in_c[1]] == second
+    assert [in_c[2]] == third
 
 
 def test_pods_that_go_to_no_new_node_take_nobodys_place() -> None:

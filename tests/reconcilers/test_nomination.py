@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.meta import OwnerReference
+from controller.apis.meta import LabelSelector, OwnerReference
 from controller.apis.pods import Pod, PodStatus, TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
+from controller.reconcilers.provisioning.nomination import told_together
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
 from tests.reconcilers.world import make_running_pod, make_waiting_pod
 
@@ -82,20 +83,65 @@ async def test_a_cloud_that_tells_no_name_yet_holds_nothing_up(
     assert scenario.pod("web").status.nominated_node_name == node
 
 
-async def test_pods_that_must_spread_are_not_nominated_lest_each_node_look_too_full(
+def spread_pod(name: str, *, app: str = "web", hard: bool = True) -> Pod:
+    pod = make_waiting_pod(name)
+    constraint = TopologySpreadConstraint(
+        max_skew=1,
+        topology_key=labels.ZONE,
+        when_unsatisfiable="DoNotSchedule" if hard else "ScheduleAnyway",
+        label_selector=LabelSelector(match_labels={"app": app}),
+    )
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, labels={"app": app}),
+        spec=msgspec.structs.replace(pod.spec, topology_spread_constraints=[constraint]),
+    )
+
+
+async def test_a_pod_that_must_spread_is_nominated_where_no_other_of_its_kind_is(
     scenario: NominationScenario,
 ) -> None:
-    constraint = TopologySpreadConstraint(
-        max_skew=1, topology_key=labels.HOSTNAME, when_unsatisfiable="DoNotSchedule"
-    )
-    web = make_waiting_pod("web")
-    spec = msgspec.structs.replace(web.spec, topology_spread_constraints=[constraint])
-    scenario.world.seed(msgspec.structs.replace(web, spec=spec))
+    scenario.world.seed(spread_pod("web"))
     await scenario.round()
 
-    await scenario.join()
+    node = await scenario.join()
 
-    assert scenario.pod("web").status.nominated_node_name == ""
+    assert scenario.pod("web").status.nominated_node_name == node
+
+
+def test_one_of_the_pods_that_spread_among_one_another_is_told_at_a_time() -> None:
+    first, second, api = spread_pod("first"), spread_pod("second"), spread_pod("api", app="api")
+    counted = msgspec.structs.replace(second, spec=make_waiting_pod("second").spec)
+    there = msgspec.structs.replace(second.metadata, namespace="elsewhere")
+    elsewhere = msgspec.structs.replace(second, metadata=there)
+    soft = [spread_pod(name, hard=False) for name in ("soft", "softer")]
+
+    assert told_together([first, second, api]) == [first, api]
+    assert told_together([counted, first]) == [counted]
+    assert told_together([first, elsewhere]) == [first, elsewhere]
+    assert told_together(soft) == soft
+
+
+async def test_another_pod_that_must_spread_may_be_told_once_the_first_is_bound(
+    scenario: NominationScenario,
+) -> None:
+    scenario.world.seed(spread_pod("first"))
+    await scenario.round()
+    claim = await scenario.launch()
+    scenario.world.seed(spread_pod("second"))
+    scenario.world.see()
+    scenario.provisioner.plan.expect(scenario.pod("second"), claim.metadata.name)
+    told = scenario.nomination.expected(claim, scenario.pod("first").status.nominated_node_name)
+    assert [pod.metadata.name for pod in told] == ["first"]
+
+    node = await scenario.bring(claim)
+    first = scenario.pod("first")
+    spec = msgspec.structs.replace(first.spec, node_name=node)
+    scenario.world.seed(msgspec.structs.replace(first, spec=spec))
+    scenario.world.see()
+    await scenario.nomination.reconcile(node)
+
+    assert scenario.pod("second").status.nominated_node_name == node
 
 
 async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(

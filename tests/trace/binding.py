@@ -85,8 +85,19 @@ def _allowed(cluster: Cluster, member: Member, machines: Iterable[Machine]) -> I
     zones.update(
         cluster.machines[other.node].zone for other in workload.pods.values() if other.node
     )
-    least = min(zones.values(), default=0)
-    return [one for one in machines if zones[one.zone] - least < 1]
+    return [one for one in machines if _is_level(zones, member, one)]
+
+
+def _is_level(zones: Counter[str], member: Member, machine: Machine) -> bool:
+    """Whether the machine's zone may have one more: who is nominated for the machine in question
+    counts as if it were there already.
+    """
+    coming = sum(
+        other.workload is member.workload and other is not member
+        for other in machine.promised.values()
+    )
+    there = {**zones, machine.zone: zones[machine.zone] + coming}
+    return there[machine.zone] - min(there.values()) < 1
 
 
 def _is_selected(workload: Workload, machine: Machine) -> bool:

@@ -16,6 +16,7 @@ from itertools import count
 
 from controller.apis.pods import Pod
 from controller.disruption.commands import Reason
+from controller.reconcilers.provisioning.nomination import told_together
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.state.snapshot import Snapshot
@@ -469,10 +470,12 @@ class Simulator:
 
     def _nominate(self, keys: Iterable[str], machine: Machine) -> None:
         """Write the plan on the pods, where the side does so and a spread does not forbid it."""
-        for key in keys:
-            member = self.cluster.waiting.get(key)
-            if member is not None and self.side.nominates and not member.workload.spread:
-                self.cluster.nominate(member, machine)
+        if not self.side.nominates:
+            return
+        waiting = self.cluster.waiting
+        coming = {**machine.promised, **{key: waiting[key] for key in keys if key in waiting}}
+        for pod in told_together(member.seen for member in coming.values()):
+            self.cluster.nominate(coming[pod.key], machine)
 
     def _opens(self, machine: Machine) -> None:
         if machine.ended is not None:

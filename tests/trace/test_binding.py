@@ -80,6 +80,24 @@ def test_pods_that_must_be_spread_fill_no_zone_before_the_others() -> None:
     assert [one.node for one in members] == [machines[1].name, "", ""]
 
 
+def test_a_spread_counts_who_is_nominated_for_the_node_in_question_and_nobody_else() -> None:
+    cluster = make_cluster()
+    machines = [opened(cluster), opened(cluster)]
+    machines[1].market = (machines[1].market[0], "us-west-2c", machines[1].market[2])
+    crowded = waiting(cluster, Workload("crowded", cpu=100, memory=128, spread=True), 2)
+    alone = waiting(cluster, Workload("alone", cpu=100, memory=128, spread=True), 2)
+    for member in crowded:
+        cluster.nominate(member, machines[0])
+    for member, machine in zip(alone, machines, strict=True):
+        cluster.nominate(member, machine)
+
+    bind(cluster)
+
+    # With another on its way the zone looks too full for the first, which is sent elsewhere.
+    assert [one.node for one in crowded] == [machines[1].name, machines[0].name]
+    assert [one.node for one in alone] == [machines[0].name, machines[1].name]
+
+
 def test_nobody_comes_to_a_node_on_its_way_out() -> None:
     cluster = make_cluster()
     opened(cluster).leaving = True

@@ -278,6 +278,17 @@ def test_who_is_sent_to_a_node_that_is_coming_is_nominated_for_it() -> None:
     assert [pod.nominated for pod in simulator.cluster.waiting.values()] == ["node-00001"] * 2
 
 
+def test_pods_that_must_spread_find_the_room_that_was_bought_for_them() -> None:
+    """Those of one Deployment took that of another's: who came too late waited for another node."""
+    trace = next(one for one in TRACES if one.name == "rolling")
+    simulator = Simulator(trace.cluster(0), Joiner(), length=5 * MINUTE)
+
+    found = simulator.run(trace.happenings(0, 0.05))
+
+    assert any(workload.spread for workload in simulator.cluster.workloads.values())
+    assert found.longest_pending == BATCH_IDLE + NODE_START
+
+
 def test_it_is_known_what_pods_would_cost_if_placed_afresh() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=1, unavailable=None)

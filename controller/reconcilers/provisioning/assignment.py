@@ -5,6 +5,8 @@ has: it tries pods first come, first served, as soon as the first of the nodes o
 pods it tries first are those of the node that opens first, and the next those of the second,
 none is tried in vain while the others are still opening. One that is tried in vain loses its
 nomination, and with it its room, to whoever is tried next and finds its own node closed.
+
+Pods that must spread go to their domains in turns: each is tried when its domain may have one more.
 """
 
 from __future__ import annotations
@@ -21,10 +23,26 @@ from controller.state.pods import are_alike, controller_of
 def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
     """Return the nodes with as many pods of each sort, and the head of the queue on few of them."""
     placed = {key for node in nodes for key in node.pods}
-    owner_of = _owners_of_alike([pod for pod in queue if pod.key in placed])
+    alike = [pod for pod in queue if pod.key in placed]
+    owner_of = _owners_of_alike(alike)
+    wanted = [Counter(owner_of[key] for key in node.pods if key in owner_of) for node in nodes]
+    spread = {
+        owner_of[pod.key]: keys
+        for pod in alike
+        if pod.key in owner_of and (keys := _spread_over(pod))
+    }
+    together = [
+        Counter({owner: many for owner, many in want.items() if owner not in spread})
+        for want in wanted
+    ]
     shares = _shares(
-        [Counter(owner_of[key] for key in node.pods if key in owner_of) for node in nodes], owner_of
+        together, {key: owner for key, owner in owner_of.items() if owner not in spread}
     )
+    for owner, keys in spread.items():
+        turns = _in_turns([want[owner] for want in wanted], [_domain(node, keys) for node in nodes])
+        mine = (key for key, each in owner_of.items() if each == owner)
+        for place, key in zip(turns, mine, strict=True):
+            shares[place][owner].append(key)
     return [
         replace(
             node,
@@ -67,6 +85,38 @@ def _shares(
         if len(shares[place][owner]) == wanted[place][owner]:
             begun[owner].popleft()
     return shares
+
+
+def _spread_over(pod: Pod) -> tuple[str, ...]:
+    """Return the labels over whose values the pod must be spread."""
+    return tuple(
+        constraint.topology_key
+        for constraint in pod.spec.topology_spread_constraints
+        if constraint.when_unsatisfiable == "DoNotSchedule"
+    )
+
+
+def _domain(node: NewNode, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return what the node is bound to of these labels."""
+    chosen = {term.key: term.values for term in node.requirements if term.operator == "In"}
+    return tuple(value for key in keys for value in sorted(chosen.get(key) or ()))
+
+
+def _in_turns(wanted: Sequence[int], domains: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return the nodes that pods go to, one by one, so that no domain is ahead of the others.
+
+    The first pod of each node can be nominated for it, and comes before others where it may: who
+    comes after it has only the domains to choose from that are left.
+    """
+    slots: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    for place, many in enumerate(wanted):
+        slots[domains[place]].extend((number, place) for number in range(many))
+    turns = [
+        (turn, number > 0, place)
+        for of_domain in slots.values()
+        for turn, (number, place) in enumerate(sorted(of_domain))
+    ]
+    return [place for _, _, place in sorted(turns)]
 
 
 def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:

@@ -5,16 +5,17 @@ fits nowhere, and more nodes must be bought. `status.nominatedNodeName` is Kuber
 word for where a pod is expected: the scheduler tries that node first, and keeps its room
 from pods of no higher priority. It is written before the node is let take pods in.
 
-Pods that must spread are left out. To a spread, kube-scheduler counts pods nominated for the
-node in question as if they were there, and those nominated elsewhere not at all: each node
-would look too full for its own pods, and none would ever be bound.
+Of pods that must spread among one another only one at a time is nominated for a node. To a
+spread, kube-scheduler counts pods nominated for the node in question as if they were there, and
+those nominated elsewhere not at all: with two of them each node would look too full for its own
+pods, and none would ever be bound. One alone keeps its room from other workloads' pods.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from controller.apis.kinds import NODE, POD
@@ -25,6 +26,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.provider import CloudProvider
 from controller.constraints import taints
+from controller.constraints.selectors import selects
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.state.cluster import Cluster
@@ -88,7 +90,7 @@ class Nomination:
         await self._write_all(untold, name)
 
     def expected(self, claim: NodeClaim, name: str) -> list[Pod]:
-        """Return the pods that wait for a claim's node and that can be nominated for it."""
+        """Return the pods that wait for a claim's node and can be nominated for it together."""
         planned = self.plan.expected_on(name, claim.metadata.name)
         waiting = [
             pod
@@ -97,7 +99,11 @@ class Nomination:
             and pod.metadata.uid == uid
             and (is_provisionable(pod) or is_untried(pod))
         ]
-        return [pod for pod in self.spreads.applied(waiting) if not _must_spread(pod)]
+        ordered = sorted(
+            self.spreads.applied(self.cluster.queued(waiting)),
+            key=lambda pod: pod.status.nominated_node_name != name,
+        )
+        return told_together(ordered)
 
     async def _write_all(self, pods: Sequence[Pod], name: str) -> None:
         try:
@@ -123,9 +129,22 @@ class Nomination:
             self.cluster.observe(POD, nominated)
 
 
-def _must_spread(pod: Pod) -> bool:
-    return any(
+def told_together(pods: Iterable[Pod]) -> list[Pod]:
+    """Return those of a node's pods that kube-scheduler can be told of at the same time: of each
+    that must spread among others only the first of them.
+    """
+    told: list[Pod] = []
+    for pod in pods:
+        if not any(_spreads_among(pod, other) or _spreads_among(other, pod) for other in told):
+            told.append(pod)
+    return told
+
+
+def _spreads_among(pod: Pod, other: Pod) -> bool:
+    """Whether the one must be spread among pods like the other."""
+    return pod.metadata.namespace == other.metadata.namespace and any(
         constraint.when_unsatisfiable == "DoNotSchedule"
+        and selects(constraint.label_selector, other.metadata.labels)
         for constraint in pod.spec.topology_spread_constraints
     )
 
