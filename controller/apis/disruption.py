@@ -44,6 +44,8 @@ class DisruptionSpec(Wire, omit_defaults=False):
     """What was decided, and what it was expected to bring.
 
     `price` is what the nodes cost, `saving` what is saved of it, `evictions` how many pods move.
+    `plan_saving` is what is saved once the nodes that follow have gone, too: the first step of a
+    plan may cost more than it saves.
     """
 
     reason: str = ""
@@ -56,6 +58,7 @@ class DisruptionSpec(Wire, omit_defaults=False):
     workloads: list[MovedWorkload] = []
     price: float = 0.0
     saving: float = 0.0
+    plan_saving: float = 0.0
     evictions: int = 0
     why: str = ""
 

@@ -46,6 +46,7 @@ def spec_of(command: Command, mode: Mode) -> DisruptionSpec:
         workloads=workloads(pod for candidate in ordered for pod in candidate.moving),
         price=round(sum(candidate.price for candidate in ordered), DIGITS),
         saving=round(command.saving, DIGITS),
+        plan_saving=round(command.whole.saving, DIGITS),
         evictions=command.evictions,
         why=command.why,
     )

@@ -14,7 +14,9 @@ from controller.disruption.applying import applied
 from controller.disruption.candidates import cost
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.methods import confirm, decide
+from controller.disruption.modes import Mode
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
+from controller.disruption.proposals import spec_of
 from controller.offline.world import load
 from tests.disruption.clusters import conditions, node_and_claim, underused
 from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod
@@ -583,6 +585,8 @@ def test_a_first_step_stands_as_long_as_those_that_are_to_follow_may() -> None:
     (command,) = decision.commands
     assert command.part_of is not None
     follower = min(command.part_of.names - command.names)
+    written = spec_of(command, Mode.ACT)
+    assert written.saving < 0 < written.plan_saving, "it is said what the whole plan saves"
 
     same = confirm(problem(cluster, settings), decision)
     now = changed(cluster, "a pod must not be moved", follower)

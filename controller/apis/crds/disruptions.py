@@ -28,6 +28,7 @@ def disruption() -> dict[str, Any]:
             AGE,
             Column("After 1h", ".status.afterHour.saving", "number", wide=True),
             Column("After 1d", ".status.afterDay.saving", "number", wide=True),
+            Column("Plan saves", ".spec.planSaving", "number", wide=True),
             Column("Why", ".spec.why", wide=True),
             Column("Message", ".status.message", wide=True),
         ],
@@ -66,7 +67,10 @@ def _spec() -> Schema:
         moves=array("Nodes that stay, and take pods.", move),
         workloads=array("Whose pods move.", workload),
         price=number("What the nodes cost, in $/h."),
-        saving=number("What is saved, in $/h."),
+        saving=number(
+            "What is saved by these nodes, in $/h: less than nothing where others follow."
+        ),
+        planSaving=number("What is saved, in $/h, once the nodes that follow have gone, too."),
         evictions=integer("How many pods move."),
         why=string("Why, in a sentence."),
     )

@@ -499,6 +499,7 @@ def told(command: Command) -> dict[str, object]:
         "nodes": sorted(command.names),
         "replacements": len(command.replacements),
         "saving": round(command.saving, 4),
+        "plan-saving": round(command.whole.saving, 4),
         "evictions": command.evictions,
     }
 
