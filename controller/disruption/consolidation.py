@@ -264,7 +264,7 @@ class _Search:
         self._conceded = conceded
         self._problem, self._simulation, self._expired = problem, simulation, expired
         self._open = {candidate.name: candidate for candidate in open_}
-        lives = Lives(problem.snapshot.pods, problem.settings, problem.now)
+        lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
         self._disturbance = {
             candidate.name: sum(max(eviction_cost(pod), 0.0) for pod in candidate.moving)
             for candidate in open_

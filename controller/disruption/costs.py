@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from controller.apis import durations, labels
 from controller.apis.nodeclaim import NodeClaim
@@ -81,6 +82,22 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
     return price * (1.0 + 2.0 * young)
 
 
+def beginnings(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str, datetime]:
+    """Return when each workload of these pods began to run, by its owner's UID: as its oldest pod
+    did, those included that have gone since and are remembered from `before`.
+    """
+    since: dict[str, datetime] = {}
+    for pod in pods:
+        if is_daemon(pod):
+            continue
+        owner = _owner(pod)
+        known = (since.get(owner), before.get(owner), pod.status.start_time)
+        moments = [moment for moment in known if moment is not None]
+        if moments:
+            since[owner] = min(moments)
+    return since
+
+
 class Lives:
     """For how long what is saved is expected to last, by the age of the workloads that run.
 
@@ -88,20 +105,22 @@ class Lives:
     lasts as long again as the oldest pod of the same owner has run. It lasts no longer than
     the cluster has been quiet, either: where a tenth of all pods have come anew, rolled out or
     as Jobs, as many are expected to come again after as long, and need the room that was given up.
-    Both within the settings' bounds. What was moved a moment ago belongs to what is old.
+    Both within the settings' bounds. What was moved a moment ago belongs to what is old: of a
+    workload of which every pod has moved, what is remembered counts.
     """
 
-    def __init__(self, pods: Iterable[Pod], settings: DisruptionSettings, now: datetime) -> None:
-        """Look at all pods that run."""
+    def __init__(
+        self,
+        pods: Iterable[Pod],
+        settings: DisruptionSettings,
+        now: datetime,
+        begun: Mapping[str, datetime] = MappingProxyType({}),
+    ) -> None:
+        """Look at all pods that run; `begun` remembers workloads (see `beginnings`)."""
         self._settings, self._now = settings, now
-        self._since: dict[str, datetime] = {}
-        pods_of: Counter[str] = Counter()
-        for pod in pods:
-            if pod.status.start_time is not None and not is_daemon(pod):
-                owner = _owner(pod)
-                known = self._since.get(owner, pod.status.start_time)
-                self._since[owner] = min(known, pod.status.start_time)
-                pods_of[owner] += 1
+        running = [pod for pod in pods if pod.status.start_time is not None and not is_daemon(pod)]
+        self._since = beginnings(running, begun)
+        pods_of = Counter(map(_owner, running))
         self._quiet_since = self._came_anew(pods_of, CHURN * pods_of.total())
 
     def _came_anew(self, pods_of: Mapping[str, int], many: float) -> datetime | None:

@@ -74,7 +74,7 @@ def explained(
     moving = [pod for pod in own if is_reschedulable(pod)]
     results = _elsewhere(problem, name, moving, expired)
     pods = tuple(_pod(pod, problem, results) for pod in sorted(own, key=lambda pod: pod.key))
-    lives = Lives(problem.snapshot.pods, problem.settings, problem.now)
+    lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
     types = {
         instance_type.name: instance_type
         for instance_type in problem.snapshot.instance_types.get(state.node_pool, ())

@@ -73,6 +73,8 @@ class DisruptionProblem:
     somebody else: here they only take room. `resting` nodes could not be disrupted a moment ago,
     and are let stay for a while; so are those that are `awaiting` what an earlier controller made
     in their place, by the names of both, and those that are `kept`, each for the reason told.
+    `begun` is when workloads began to run, by their owner's UID, as far as that is remembered: pods
+    that have been moved do not tell.
     """
 
     snapshot: Snapshot
@@ -85,6 +87,7 @@ class DisruptionProblem:
     with_bound: bool = False
     awaiting: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
+    begun: Mapping[str, datetime] = field(default_factory=dict)
 
     def without(self, names: Collection[str]) -> DisruptionProblem:
         """Return the cluster with these nodes on their way out."""

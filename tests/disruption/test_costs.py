@@ -10,7 +10,7 @@ import pytest
 
 from controller.apis.meta import OwnerReference
 from controller.apis.pods import Pod
-from controller.disruption.costs import Lives
+from controller.disruption.costs import Lives, beginnings
 from controller.disruption.problem import DisruptionSettings
 from tests.builders import make_pod
 
@@ -59,6 +59,31 @@ def test_where_many_pods_came_anew_savings_last_until_as_many_come_again(
     pods = running("web", 20, DAY) + running("rolled-out", fresh, timedelta(minutes=15))
 
     assert life(pods) == lasts
+
+
+def test_a_workload_whose_pods_have_all_been_moved_is_as_old_as_it_was() -> None:
+    before = [*running("web", 20, DAY), *running("single", 3, DAY)]
+    moved = running("single", 3, timedelta(minutes=1))
+    after = [*running("web", 20, DAY), *moved]
+
+    begun = beginnings(after, beginnings(before, {}))
+
+    assert begun == {"web": NOW - DAY, "single": NOW - DAY}
+    remembered, forgotten = Lives(after, SETTINGS, NOW, begun), Lives(after, SETTINGS, NOW)
+    # What is saved lasts two hours, not ten minutes.
+    assert remembered.hourly_price(moved[0]) == forgotten.hourly_price(moved[0]) / 12
+    assert remembered.hourly_price(after[0]) == forgotten.hourly_price(after[0]) / 12
+
+
+def test_workloads_are_remembered_as_long_as_they_have_pods() -> None:
+    before = beginnings([*running("web", 1, DAY), *running("gone", 1, DAY)], {})
+    waits = running("web", 1, HOUR)[0]
+    waits = msgspec.structs.replace(
+        waits, status=msgspec.structs.replace(waits.status, start_time=None)
+    )
+
+    assert beginnings([waits], before) == {"web": NOW - DAY}
+    assert beginnings([waits], {}) == {}
 
 
 def test_daemons_of_new_nodes_say_nothing_of_how_soon_pods_will_come() -> None:

@@ -26,9 +26,11 @@ class SameProcess:
     def __init__(self, settings: DisruptionSettings = UNCALM) -> None:
         self.settings = settings
         self.asked = 0
+        self.last: DisruptionProblem | None = None
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
         self.asked += 1
+        self.last = problem
         return methods.decide(replace(problem, settings=self.settings))
 
     async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:

@@ -10,10 +10,12 @@ import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.conditions import find
+from controller.apis.meta import OwnerReference
 from controller.apis.nodeclaim import (
     CONSOLIDATABLE,
     DISRUPTION_REASON,
 )
+from controller.apis.pods import Pod
 from controller.apis.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
@@ -45,6 +47,36 @@ async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
     await scenario.work(seconds=30)
 
     assert scenario.going() == []
+
+
+async def test_a_workload_stays_as_old_as_it_is_when_all_its_pods_are_moved() -> None:
+    scenario = DisruptionScenario(1)
+    owner = OwnerReference(
+        api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
+    )
+
+    def replica(name: str, *, started: bool) -> Pod:
+        pod = make_running_pod(name, "node-0" if started else "", uid=f"uid-of-{name}")
+        metadata = msgspec.structs.replace(pod.metadata, owner_references=[owner])
+        when = scenario.world.clock() if started else None
+        status = msgspec.structs.replace(pod.status, start_time=when)
+        return msgspec.structs.replace(pod, metadata=metadata, status=status)
+
+    began = scenario.world.clock()
+    scenario.world.seed(replica("before", started=True))
+    await scenario.work(seconds=30)
+    # What takes the place of an evicted pod is there before that has gone.
+    scenario.world.seed(replica("after", started=False))
+    await scenario.world.api.delete(kinds.POD, "before", namespace="default")
+    scenario.world.api.finish_pods("default/before")
+    scenario.world.see()
+    await scenario.work(seconds=30)
+    scenario.world.seed(replica("after", started=True))
+    await scenario.work(seconds=30)
+
+    assert scenario.world.api.find(kinds.POD, "before", "default") is None
+    assert scenario.judge.last is not None
+    assert scenario.judge.last.begun["uid-of-web"] == began
 
 
 async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from controller.apis.taints import Requirement
 from controller.disruption import candidates, emptiness
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
+from controller.disruption.costs import beginnings
 from controller.disruption.methods import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.reconcilers.provisioning.assignment import assigned
@@ -90,6 +92,7 @@ class Joiner:
     """
 
     _decision: Decision = field(default_factory=Decision)
+    _begun: Mapping[str, datetime] = field(default_factory=dict)
 
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
@@ -129,12 +132,15 @@ class Joiner:
         return [_move(one) for one in standing]
 
     def _problem(self, cluster: Cluster) -> DisruptionProblem:
+        snapshot, waiting = cluster.snapshot(), [one.seen for one in cluster.waiting.values()]
+        self._begun = beginnings((*snapshot.pods, *waiting), self._begun)
         return DisruptionProblem(
-            snapshot=cluster.snapshot(),
+            snapshot=snapshot,
             node_pools=cluster.node_pools,
             now=moment(cluster.now),
-            pending=tuple(one.seen for one in cluster.waiting.values()),
+            pending=tuple(waiting),
             settings=self.settings,
+            begun=self._begun,
         )
 
 

@@ -7,7 +7,7 @@ it lives. Neither waits for the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -74,6 +74,7 @@ class Disruptor:
     _steady: Steadiness = field(default_factory=Steadiness)
     _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _bound_at: datetime | None = None
+    _begun: Mapping[str, datetime] = field(default_factory=dict)
     _has_resumed: bool = False
 
     async def run_once(self) -> timedelta:
@@ -103,9 +104,15 @@ class Disruptor:
         return wait
 
     async def _look(self) -> DisruptionProblem:
-        return await picture.problem(
-            self.cloud, self.cluster, now=self.clock(), is_stopped=self.trials.is_stopped
+        problem = await picture.problem(
+            self.cloud,
+            self.cluster,
+            now=self.clock(),
+            is_stopped=self.trials.is_stopped,
+            begun=self._begun,
         )
+        self._begun = problem.begun
+        return problem
 
     async def _act(self, problem: DisruptionProblem) -> timedelta:
         survey = candidates.survey(problem)

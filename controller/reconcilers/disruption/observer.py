@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.commands import Decision
@@ -23,12 +24,16 @@ class DisruptionObserver:
     cluster: Cluster
     clock: Clock
     advisor: Advisor
+    _begun: Mapping[str, datetime] = field(default_factory=dict)
 
     async def run_once(self) -> timedelta:
         """Look once; returns when to look again."""
         if not self.cluster.synced:
             return UNSYNCED
-        problem = await picture.problem(self.cloud, self.cluster, now=self.clock())
+        problem = await picture.problem(
+            self.cloud, self.cluster, now=self.clock(), begun=self._begun
+        )
+        self._begun = problem.begun
         return await self.advisor.look(problem, _unheard)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from controller.apis.kinds import NODE_POOL
 from controller.apis.nodepool import NodePool
 from controller.cloudprovider.provider import CloudProvider
+from controller.disruption.costs import beginnings
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.state.cluster import Cluster
@@ -19,16 +21,21 @@ async def problem(
     *,
     now: datetime,
     is_stopped: Callable[[NodePool], bool] = lambda pool: False,
+    begun: Mapping[str, datetime] = MappingProxyType({}),
 ) -> DisruptionProblem:
-    """Return the cluster as it is now; pools that are stopped make no nodes."""
+    """Return the cluster as it is now; pools that are stopped make no nodes. `begun` is what the
+    picture before said of the workloads' beginnings.
+    """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types
     sold = [
         pool for pool in ready_pools(pools) if pool.metadata.name in types and not is_stopped(pool)
     ]
+    snapshot, waiting = cluster.snapshot(types, sold, now=now), cluster.pending_pods()
     return DisruptionProblem(
-        snapshot=cluster.snapshot(types, sold, now=now),
+        snapshot=snapshot,
         node_pools={pool.metadata.name: pool for pool in pools},
         now=now,
-        pending=(*cluster.pending_pods(), *cluster.buffer_pods()),
+        pending=(*waiting, *cluster.buffer_pods()),
+        begun=beginnings((*snapshot.pods, *waiting, *cluster.undecided_pods()), begun),
     )
