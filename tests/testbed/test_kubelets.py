@@ -101,6 +101,13 @@ async def joined(kube: KubeClient, machine: Machine) -> Object:
     return await eventually(node)
 
 
+async def started(cluster: Cluster, kube: KubeClient, cloud: FakeCloud, machine: Machine) -> Object:
+    """Launch the machine's instance, which may join; returns its Node."""
+    cloud.allow()
+    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    return await joined(kube, machine)
+
+
 async def refusal_of(kubelets: Kubelets, machine: Machine) -> str:
     async def refusal() -> str | None:
         return kubelets.refused.get(machine.id)
@@ -149,10 +156,7 @@ async def is_running(kube: KubeClient, path: str) -> bool:
 async def test_a_running_instance_becomes_a_ready_node_that_runs_pods(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-
-    node = await joined(kube, machine)
+    node = await started(cluster, kube, cloud, machine)
 
     assert node["spec"]["providerID"] == f"aws:///us-west-2a/{machine.id}"
     labels = node["metadata"]["labels"]
@@ -322,9 +326,7 @@ async def test_the_aws_auth_config_map_lets_a_role_in_too(
 async def test_the_node_of_a_dying_instance_is_not_ready_and_stays(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
 
     cloud.set_state(machine.id, "shutting-down")
 
@@ -337,9 +339,7 @@ async def test_the_node_of_a_dying_instance_is_not_ready_and_stays(
 async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
     cloud.set_state(machine.id, "shutting-down")
     await stopped(kube, machine)
 
@@ -353,9 +353,7 @@ async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
 async def test_a_terminated_instance_takes_its_node_and_pods_along(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
     path = await create_pod(kube, "taken-along", machine)
 
     cloud.set_state(machine.id, "terminated")
@@ -375,9 +373,7 @@ async def test_a_terminated_instance_takes_its_node_and_pods_along(
 async def test_a_node_with_a_finalizer_outlives_its_instance_until_it_is_dropped(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
     await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
 
     cloud.set_state(machine.id, "terminated")
@@ -396,9 +392,7 @@ async def test_a_node_with_a_finalizer_outlives_its_instance_until_it_is_dropped
 async def test_the_kubelet_of_a_living_instance_registers_again_when_its_node_is_deleted(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    first = await joined(kube, machine)
+    first = await started(cluster, kube, cloud, machine)
     await kube.patch(machine.path, {"metadata": {"labels": {"karpenter.sh/registered": "true"}}})
 
     await kube.delete(machine.path)
@@ -414,9 +408,7 @@ async def test_the_kubelet_of_a_living_instance_registers_again_when_its_node_is
 async def test_an_instance_that_is_shutting_down_does_not_register_again(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
     cloud.set_state(machine.id, "shutting-down")
     await stopped(kube, machine)
     await kube.delete(machine.path)
@@ -433,10 +425,8 @@ async def test_an_instance_that_is_shutting_down_does_not_register_again(
 async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_is_gone(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
     heir = Machine()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
     await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
     cloud.set_state(machine.id, "terminated")
     cloud.launch(heir.id, privateDnsName=machine.name, userData=user_data(cluster))
@@ -457,9 +447,7 @@ async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_
 async def test_a_node_whose_instance_went_unseen_is_removed_at_start(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    await joined(kube, machine)
+    await started(cluster, kube, cloud, machine)
     await asyncio.to_thread(kubelets.stop)
     del cloud.instances[machine.id]
 
