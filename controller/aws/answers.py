@@ -48,6 +48,9 @@ ITEMS: Mapping[str, Sequence[str]] = {
 }
 """The same of each item, for operations that answer in pages."""
 
+MAY_BE_EMPTY = frozenset({"Instances[].Tags[].Value"})
+"""What has to be there and need not say anything: a tag may have no value."""
+
 
 def check(operation: str, answer: Mapping[str, Any] | Sequence[Any]) -> None:
     """Look at an answer, or at the items of one that came in pages.
@@ -61,17 +64,20 @@ def check(operation: str, answer: Mapping[str, Any] | Sequence[Any]) -> None:
     else:
         needed, items = ITEMS.get(operation, ()), [*answer]
     for path in needed:
-        if any(_lacks(item, path.split(".")) for item in items):
+        if any(_lacks(item, path.split("."), empty=path in MAY_BE_EMPTY) for item in items):
             raise UnreachableError(
                 f"{operation}: the answer is incomplete: {path} is missing", reason=INCOMPLETE
             )
 
 
-def _lacks(answer: Mapping[str, Any], path: Sequence[str]) -> bool:
+def _lacks(answer: Mapping[str, Any], path: Sequence[str], *, empty: bool) -> bool:
+    """Whether something on the way is not there; with `empty` its end may be the empty string."""
     if not path:
         return False
     name, *rest = path
     inner = answer.get(name.removesuffix("[]"))
     if name.endswith("[]"):
-        return any(_lacks(each, rest) for each in inner or ())
-    return inner in (None, "") or _lacks(inner, rest)
+        return any(_lacks(each, rest, empty=empty) for each in inner or ())
+    if inner == "":
+        return not empty
+    return inner is None or _lacks(inner, rest, empty=empty)

@@ -56,6 +56,21 @@ async def test_every_instance_of_the_cluster_is_listed_with_what_it_is(
     assert seen.is_ours
 
 
+async def test_a_tag_without_a_value_hides_no_instance(
+    provider: AWSCloudProvider, start: Start
+) -> None:
+    """The class asks for one, and a claim that stands alone has one: that of its NodePool."""
+    alone = make_claim(M5)
+    del alone.metadata.labels[labels.NODEPOOL]
+    instance = await provider.launch(alone, await ready(provider, tags={"note": ""}))
+
+    seen = {i.provider_id: i for i in await start().instances()}[instance.provider_id]
+    assert seen.tags["note"] == ""
+    await start().terminate(instance.provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        await start().get(instance.provider_id)
+
+
 async def test_an_instance_that_another_installation_launched_is_known_but_not_ours(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
