@@ -26,6 +26,7 @@ from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
 from controller.disruption.problem import DisruptionSettings
+from controller.state.registrations import PAUSES, Failure
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
 from tests.reconcilers.world import (
     CLASS,
@@ -417,6 +418,23 @@ async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
     await scenario.work(10)
 
     assert [scenario.is_marked(f"old-{n}") for n in range(5)].count(True) == 2
+
+
+async def test_a_pool_that_has_stopped_tries_one_node_again_in_the_place_of_a_drifted_one() -> None:
+    """Where no pod waits nothing else would ever find out that its nodes join again."""
+    scenario = ConsolidationScenario()
+    for number in range(3):
+        scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
+    failure = Failure("RegistrationFailed", "it said no", scenario.world.clock())
+    for _ in range(2):
+        scenario.world.registrations.failed("default", failure)
+    await scenario.work(5)
+    assert not scenario.made()
+
+    scenario.world.pass_time(seconds=PAUSES[0].total_seconds())
+    await scenario.work(5)
+
+    assert len(scenario.made()) == 1
 
 
 async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None:

@@ -108,7 +108,7 @@ class Disruptor:
             self.cloud,
             self.cluster,
             now=self.clock(),
-            is_stopped=self.trials.is_stopped,
+            admitted=self.trials.admitted,
             begun=self._begun,
         )
         self._begun = problem.begun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
@@ -20,17 +20,15 @@ async def problem(
     cluster: Cluster,
     *,
     now: datetime,
-    is_stopped: Callable[[NodePool], bool] = lambda pool: False,
+    admitted: Callable[[Iterable[NodePool]], list[NodePool]] = list,
     begun: Mapping[str, datetime] = MappingProxyType({}),
 ) -> DisruptionProblem:
-    """Return the cluster as it is now; pools that are stopped make no nodes. `begun` is what the
-    picture before said of the workloads' beginnings.
+    """Return the cluster as it is now. `admitted` says which of the pools make nodes, and with which
+    limits; `begun` is what the picture before said of the workloads' beginnings.
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types
-    sold = [
-        pool for pool in ready_pools(pools) if pool.metadata.name in types and not is_stopped(pool)
-    ]
+    sold = admitted(pool for pool in ready_pools(pools) if pool.metadata.name in types)
     snapshot, waiting = cluster.snapshot(types, sold, now=now), cluster.pending_pods()
     return DisruptionProblem(
         snapshot=snapshot,

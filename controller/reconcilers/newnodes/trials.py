@@ -28,10 +28,6 @@ class Trials:
     clock: Clock
     registrations: Registrations
 
-    def is_stopped(self, pool: NodePool) -> bool:
-        """Whether new nodes of the pool are not to be relied on now."""
-        return self.registrations.next_try(pool.metadata.name) is not None
-
     def room(self, pool: NodePool) -> int | None:
         """Return how many nodes the pool may make now; None for as many as it likes."""
         name = pool.metadata.name
