@@ -23,7 +23,7 @@ async def problem(
     admitted: Callable[[Iterable[NodePool]], list[NodePool]] = list,
     begun: Mapping[str, datetime] = MappingProxyType({}),
 ) -> DisruptionProblem:
-    """Return the cluster as it is now. `admitted` says which of the pools make nodes, and with which
+    """Return the cluster as it is now. `admitted` says which pools make nodes, and with which
     limits; `begun` is what the picture before said of the workloads' beginnings.
     """
     pools = cluster.list(NODE_POOL)
