@@ -409,12 +409,15 @@ class _Search:
     def as_bound(self, approved: Sequence[Group]) -> list[Group]:
         """Return so many of the best groups as save most once kube-scheduler has brought their
         pods where it likes. Where savings alone count, pods go where they are planned.
+
+        That is asked however late it is: halves upon halves are no more than twice the first, and
+        a plan that nobody has judged would be made again and again in vain.
         """
         if not self._problem.settings.eviction_price or len(self._open) > MANY_NODES:
             return list(approved)
         best, most = list[Group](), NEGLIGIBLE
         left = list(approved)
-        while left and not self._expired():
+        while left:
             saved = sum(map(self._net, left))
             if saved <= most:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -628,6 +629,19 @@ def test_a_look_that_ran_out_of_time_says_so() -> None:
 
     assert decide(cluster, expired=lambda: True).timed_out
     assert not decide(cluster).timed_out
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_what_a_look_has_found_when_its_time_runs_out_goes(share: float) -> None:
+    cluster = problem(underused(150, 7), DisruptionSettings())
+    calls = itertools.count()
+    decide(cluster, expired=lambda: next(calls) < 0)
+    whole, calls = next(calls), itertools.count()
+
+    decision = decide(cluster, expired=lambda: next(calls) >= share * whole)
+
+    assert decision.timed_out
+    assert decision.commands
 
 
 def test_a_drifted_node_is_replaced_whatever_it_costs() -> None:
