@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from controller.apis import conditions
-from controller.apis.nodeclaim import DRIFTED, INITIALIZED, NodeClaim
+from controller.apis.nodeclaim import DISRUPTION_REASON, DRIFTED, INITIALIZED, NodeClaim
 from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
-from controller.disruption.commands import Candidate
+from controller.disruption.commands import Candidate, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
 
@@ -53,8 +53,12 @@ class Rollout:
                 continue
             newcomers = _newcomers(members[name], outdated)
             obstacle = _obstacle(pool, newcomers, soak=soak, now=problem.now)
+            replaced = next(filter(_is_being_replaced, members[name]), None)
             if obstacle is not None:
                 rollout._obstacles[name] = obstacle
+            elif replaced is not None and not newcomers:
+                # What was made in its place has just been lost, which is not settled yet.
+                rollout._obstacles[name] = _one_first(name, replaced.name)
             elif not newcomers:
                 rollout._untried.add(name)
         return rollout
@@ -66,16 +70,25 @@ class Rollout:
     def begin(self, candidate: Candidate) -> None:
         """Take note that a candidate goes: where the image is untried, no other does."""
         if has_old_image(candidate.claim) and candidate.pool in self._untried:
-            self._obstacles[candidate.pool] = (
-                f"NodePool {candidate.pool} tries its new machine image on one node first: "
-                f"on what replaces {candidate.name}"
-            )
+            self._obstacles[candidate.pool] = _one_first(candidate.pool, candidate.name)
 
 
 def has_old_image(claim: NodeClaim) -> bool:
     """Whether the class asks for another image by now than the claim's node runs."""
     drifted = conditions.find(claim.status.conditions, DRIFTED)
     return drifted is not None and drifted.is_true and drifted.reason == AMI_DRIFT
+
+
+def _one_first(pool: str, name: str) -> str:
+    return f"NodePool {pool} tries its new machine image on one node first: on what replaces {name}"
+
+
+def _is_being_replaced(state: StateNode) -> bool:
+    """Whether the node is marked as drifted, and stays until what replaces it is ready."""
+    if state.claim is None or state.claim.metadata.is_deleting or not state.deleting:
+        return False
+    mark = conditions.find(state.claim.status.conditions, DISRUPTION_REASON)
+    return mark is not None and mark.is_true and mark.reason == Reason.DRIFTED.value
 
 
 def _newcomers(members: Iterable[StateNode], outdated: Sequence[NodeClaim]) -> list[StateNode]:

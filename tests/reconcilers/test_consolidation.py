@@ -26,6 +26,7 @@ from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
 from controller.disruption.problem import DisruptionSettings
+from controller.disruption.rollout import AMI_DRIFT
 from controller.state.registrations import PAUSES, Failure
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
 from tests.reconcilers.world import (
@@ -129,6 +130,15 @@ class ConsolidationScenario(Loops):
     def make_ready(self, claim: NodeClaim) -> None:
         """Let the node of a new claim come and be ready for pods."""
         self._become(claim, *SETTLED)
+
+    def drift(self, claim: NodeClaim, reason: str) -> None:
+        """Let a claim have drifted for a reason."""
+        status = claim.status
+        after = with_condition(
+            status.conditions, DRIFTED, "True", reason=reason, now=self.world.now
+        )
+        status = msgspec.structs.replace(status, conditions=after)
+        self.world.seed(msgspec.structs.replace(claim, status=status))
 
     def _become(self, claim: NodeClaim, *held: str) -> None:
         status = claim.status
@@ -418,6 +428,25 @@ async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
     await scenario.work(10)
 
     assert [scenario.is_marked(f"old-{n}") for n in range(5)].count(True) == 2
+
+
+async def test_an_image_is_tried_on_one_node_until_that_has_been_given_back() -> None:
+    """What was made in its place may be lost before anybody has seen it."""
+    scenario = ConsolidationScenario()
+    scenario.judge.settings = DisruptionSettings()
+    for name in ("old-0", "old-1"):
+        scenario.add(name, "c5.large", pods=2, drifted=True)
+        claim = scenario.world.claim(f"claim-of-{name}")
+        assert claim is not None
+        scenario.drift(claim, AMI_DRIFT)
+    await scenario.work(1)
+    for heir in scenario.made():
+        await scenario.lose(heir)
+
+    await scenario.disruptor.run_once()
+
+    assert not scenario.made()
+    assert [scenario.is_marked(name) for name in ("old-0", "old-1")].count(True) == 1
 
 
 async def test_a_pool_that_has_stopped_tries_one_node_again_in_the_place_of_a_drifted_one() -> None:

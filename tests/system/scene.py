@@ -95,7 +95,7 @@ class Scene:
     claims: dict[str, Object] = field(default_factory=dict)
     rules: list[Callable[[], str | None]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """What rules said when one was broken first."""
+    """What rules said when one was broken first, and what there was then."""
 
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -117,14 +117,14 @@ class Scene:
 
         return self.never(too_few)
 
-    def at_most(self, nodes: int, pool: str) -> None:
+    def at_most(self, nodes: int, pool: str) -> Callable[[], None]:
         """Let so many nodes of a pool be on their way out at every moment from now on."""
 
         def too_many() -> str | None:
             going = self.going(pool)
             return f"{going} went at once, more than {nodes}" if len(going) > nodes else None
 
-        self.never(too_many)
+        return self.never(too_many)
 
     def untouched(self, claims: frozenset[str]) -> Callable[[], None]:
         """Let none of these claims, and of their nodes, be on its way out from now on."""
@@ -137,7 +137,7 @@ class Scene:
 
     def expect_kept(self) -> None:
         """Expect that every rule has held at every moment."""
-        assert self.broken == []
+        assert not self.broken, "\n".join(self.broken)
 
     # What is now.
 
@@ -320,7 +320,8 @@ class Scene:
             else:
                 known[uid] = {"status": {}, **change.object}
             if not self.broken:
-                self.broken += [said for rule in self.rules if (said := rule()) is not None]
+                said = [obstacle for rule in self.rules if (obstacle := rule()) is not None]
+                self.broken = [*said, str(self)] if said else []
             async with self._changed:
                 self._changed.notify_all()
 
