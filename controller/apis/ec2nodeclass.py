@@ -20,6 +20,9 @@ WITHIN_QUOTAS = "WithinQuotas"
 ADDRESSES_LEFT = "AddressesLeft"
 """A condition of Joiner's own: False while a subnet of the class is full, else absent."""
 
+ZONES_IN_USE = "ZonesInUse"
+"""A condition of Joiner's own: False while traffic is shifted away from a zone of the class."""
+
 CAPACITY_BLOCK = "capacity-block"
 
 CAPACITY_BLOCK_NOTICE = timedelta(minutes=40)

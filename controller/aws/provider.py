@@ -13,6 +13,7 @@ from controller.apis.ec2nodeclass import (
     ADDRESSES_LEFT,
     LAUNCH_SUCCEEDED,
     WITHIN_QUOTAS,
+    ZONES_IN_USE,
     EC2NodeClass,
 )
 from controller.apis.nodeclaim import NodeClaim
@@ -377,6 +378,15 @@ class AWSCloudProvider:
                 "SubnetsFull",
                 f"{len(full)} of {len(subnets)} subnets have no free address and get no nodes: "
                 f"{', '.join(full)}; free some, or let spec.subnetSelectorTerms select others",
+            )
+        away = self._shift.away
+        shifted = sorted({f"{s.zone} ({s.zone_id})" for s in subnets if s.zone_id in away})
+        if shifted:
+            yield Caveat(
+                ZONES_IN_USE,
+                "ZonalShift",
+                f"ARC has shifted traffic away from {', '.join(shifted)}: until the shift ends no "
+                "node is put there, and none there is ended",
             )
 
     async def _known(self) -> None:

@@ -120,9 +120,10 @@ class Subnets:
         known = self._known.get(subnet_id)
         return known is not None and known[1].free <= self._landed[subnet_id]
 
-    def zone_id(self, zone: str) -> str:
-        """Return the id of a zone, such as `usw2-az1`; empty if no subnet of it is known."""
-        return next((s.zone_id for _, s in self._known.values() if s.zone == zone), "")
+    async def zone_names(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return by their ids, such as `usw2-az1`, what zones are called that have a subnet."""
+        filters = [{"Name": "availability-zone-id", "Values": sorted(ids)}]
+        return {s.zone_id: s.zone for s in await self._describe(filters)}
 
     def forget(self) -> None:
         """Look everything up anew next time."""

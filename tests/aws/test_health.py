@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from controller.apis import labels
+from controller.apis import conditions, labels
+from controller.aws.cluster import ClusterFacts
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.aws.statuses import InstanceStatuses, findings
+from controller.aws.subnets import Subnets
+from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import Notice
 from controller.options import Options
@@ -136,3 +139,63 @@ async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(
     assert [i for i in await provider.instances() if not i.deleting] == []
     with pytest.raises(NodeClaimNotFoundError):
         await provider.terminate(here)
+
+
+async def test_a_controller_that_starts_during_a_shift_ends_nothing_before_it_knows_any_class(
+    session: Session, region: Region
+) -> None:
+    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
+    before = AWSCloudProvider(options, aws=session)
+    node_class = await ready(before)
+    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
+    here = await before.launch(make_claim(within(labels.ZONE, "us-west-2a")), node_class)
+    region.control.shift_zone(shifted)
+
+    after = AWSCloudProvider(options, aws=session)
+    await after.start()
+
+    for question in (after.terminate(here.provider_id), after.get(here.provider_id)):
+        with pytest.raises(CloudProviderError) as raised:
+            await question
+        assert raised.value.reason == "ZoneShifted"
+    region.control.shift_zone(shifted, active=False)
+    await after.start()
+    await after.terminate(here.provider_id)
+
+
+async def test_a_class_says_from_which_of_its_zones_traffic_is_shifted_away(
+    session: Session, region: Region
+) -> None:
+    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
+    provider = AWSCloudProvider(options, aws=session)
+    node_class = await ready(provider)
+    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
+    region.control.shift_zone(shifted)
+    await provider.start()
+
+    told = conditions.find((await ready(provider)).status.conditions, "ZonesInUse")
+
+    assert told is not None
+    assert (told.status, told.reason) == ("False", "ZonalShift")
+    assert f"us-west-2a ({shifted})" in told.message
+    region.control.shift_zone(shifted, active=False)
+    await provider.start()
+    assert conditions.find((await ready(provider)).status.conditions, "ZonesInUse") is None
+
+
+async def test_a_shift_whose_time_is_over_ends_though_arc_does_not_answer(
+    session: Session, region: Region
+) -> None:
+    now = datetime.now(UTC)
+    options = Options(cluster_name=CLUSTER)
+    subnets = Subnets(session)
+    shift = ZonalShift(session, ClusterFacts(session, options), subnets, now=lambda: now)
+    region.control.shift_zone("usw2-az1")
+    await shift.refresh()
+    assert shift.away == {"usw2-az1"}
+    region.control.shift_zone("usw2-az1", active=False)
+
+    now += timedelta(hours=2)
+
+    assert shift.away == frozenset()
+    assert not any(shift.covers(f"us-west-2{letter}") for letter in "abcd")

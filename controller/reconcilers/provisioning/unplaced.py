@@ -12,6 +12,7 @@ from controller.apis.ec2nodeclass import (
     ADDRESSES_LEFT,
     LAUNCH_SUCCEEDED,
     WITHIN_QUOTAS,
+    ZONES_IN_USE,
     EC2NodeClass,
 )
 from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
@@ -23,7 +24,7 @@ from controller.scheduling.pods.nodeaffinity import required_alternatives
 STANDING_APART = ("Ready", NODE_REGISTRATION_HEALTHY)
 """The sum of the others, and the one that is no part of it."""
 
-REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, ADDRESSES_LEFT)
+REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, ADDRESSES_LEFT, ZONES_IN_USE)
 """What a class says of launches that the cloud refuses, or would."""
 
 NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
