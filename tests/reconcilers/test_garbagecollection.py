@@ -57,6 +57,20 @@ async def test_a_claim_whose_instance_vanished_is_let_go(
     assert world.is_leaving("claim")
 
 
+async def test_a_claim_of_whose_instance_the_cloud_tells_nothing_is_kept(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    world.cloud.vanish(claim.status.provider_id)
+    world.cloud.fail("get", CloudProviderError("its zone is shifted away"))
+
+    await collector.run_once()
+    assert not world.is_leaving("claim")
+
+    await collector.run_once()
+    assert world.is_leaving("claim")
+
+
 async def test_a_claim_whose_node_is_still_ready_is_kept(
     world: World, collector: GarbageCollection
 ) -> None:

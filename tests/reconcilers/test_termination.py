@@ -17,6 +17,7 @@ from controller.apis.workloads import (
     PodDisruptionBudgetStatus,
 )
 from controller.apiserver.errors import ConflictError, ForbiddenError
+from controller.cloudprovider.errors import CloudProviderError
 from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.termination.eviction import Eviction, pause
 from controller.reconcilers.termination.terminator import Terminator
@@ -120,6 +121,18 @@ async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(
     assert node is not None
     assert [t.effect for t in node.spec.taints if t.key == labels.DISRUPTED_TAINT] == ["NoSchedule"]
     assert node.metadata.labels[labels.EXCLUDE_FROM_LOAD_BALANCERS] == "karpenter"
+    assert scenario.evicted() == ["default/web"]
+
+
+async def test_pods_go_also_while_the_cloud_does_not_tell_of_the_instance(
+    scenario: TerminationScenario,
+) -> None:
+    scenario.world.seed(make_running_pod("web", NODE))
+    await scenario.delete_node()
+    scenario.world.cloud.fail("get", CloudProviderError("its zone is shifted away"), times=100)
+
+    await scenario.work()
+
     assert scenario.evicted() == ["default/web"]
 
 

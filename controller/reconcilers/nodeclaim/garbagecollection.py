@@ -66,9 +66,25 @@ class GarbageCollection:
                 and conditions.is_true(claim.status.conditions, REGISTERED)
                 and claim.status.provider_id not in alive
             )
-            if not lost or self._node_ready(claim):
+            if not lost or self._node_ready(claim) or not await self._is_gone(claim):
                 continue
             await self._delete(claim, "garbage collecting nodeclaim without instance")
+
+    async def _is_gone(self, claim: NodeClaim) -> bool:
+        """Ask for the instance itself: that a list lacks it proves little, as when traffic has been
+        shifted away from its zone.
+        """
+        try:
+            instance = await self.cloud.get(claim.status.provider_id)
+        except NodeClaimNotFoundError:
+            return True
+        except CloudProviderError as error:
+            log.warning(
+                "cannot tell whether the instance of a nodeclaim is gone",
+                extra={"NodeClaim": claim.metadata.name, "error": str(error)},
+            )
+            return False
+        return instance.deleting
 
     async def _claims_without_node(self) -> None:
         """Delete claims whose node somebody has deleted and its finalizers with it: no pod will

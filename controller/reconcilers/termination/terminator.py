@@ -23,7 +23,7 @@ from controller.apis.nodes import Node
 from controller.apis.pods import Pod
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
-from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import Clock
@@ -114,6 +114,12 @@ class Terminator:
             await self.cloud.get(node.spec.provider_id)
         except NodeClaimNotFoundError:
             return True
+        except CloudProviderError as error:
+            # Pods can go without the answer, and out of an impaired zone they should.
+            log.warning(
+                "cannot tell whether the instance still exists",
+                extra={"Node": node.metadata.name, "error": str(error)},
+            )
         return False
 
     async def _taint(self, node: Node) -> Node:
