@@ -11,6 +11,9 @@ from controller.constraints.selectors import selects
 
 ALWAYS_ALLOW = "AlwaysAllow"
 
+_UNCOUNTED = 10**9
+"""So many pods a budget may have whose pods have not been counted yet."""
+
 
 def budget_obstacle(
     pod: Pod, budgets: Iterable[PodDisruptionBudget], *, surges: bool = False
@@ -31,7 +34,10 @@ def budget_obstacle(
     if surges and guards and all(guard.status.expected_pods == 1 for guard in guards):
         return None
     if len(guards) > 1:
-        return f'Pod "{pod.key}" is guarded by more than one PodDisruptionBudget'
+        return (
+            f'Pod "{pod.key}" is guarded by more than one PodDisruptionBudget, with which it can '
+            "never be evicted"
+        )
     ready = conditions.is_true(pod.status.conditions, "Ready")
     for guard in guards:
         if not ready and guard.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
@@ -45,11 +51,23 @@ def budget_obstacle(
 
 
 def why_never(budget: PodDisruptionBudget) -> str | None:
-    """Return why the budget can allow no eviction at all while its pods are as many as now."""
+    """Return why the budget can allow no eviction at all while its pods are as many as now.
+
+    The arithmetic is that of kube-controller-manager: what is a share of the pods is rounded up.
+    """
     most, least = budget.spec.max_unavailable, budget.spec.min_available
-    if most in (0, "0", "0%"):
+    expected = budget.status.expected_pods or _UNCOUNTED
+    if most is not None and _of(expected, most) == 0:
         return f"its maxUnavailable is {most}"
-    expected = budget.status.expected_pods
-    if least == "100%" or (isinstance(least, int) and least >= expected > 0):
-        return f"its minAvailable is {least}, of {expected} pods"
+    if least is not None and _of(expected, least) >= expected:
+        of_pods = f", of {expected} pods" if expected != _UNCOUNTED else ""
+        return f"its minAvailable is {least}{of_pods}"
     return None
+
+
+def _of(pods: int, amount: int | str) -> int:
+    """Return how many of the pods an amount is, such as 2 or `30%`; one if it cannot be read."""
+    text = str(amount)
+    if not text.removesuffix("%").isdecimal():
+        return 1
+    return -(-int(text[:-1]) * pods // 100) if text.endswith("%") else int(text)

@@ -245,11 +245,17 @@ def test_a_pod_that_has_moved_is_protected_from_its_new_start() -> None:
     assert "do-not-disrupt" in decide(after).blocked["b"]
 
 
-def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
+@pytest.mark.parametrize(
+    ("rule", "for_ever"),
+    [({"maxUnavailable": 1}, False), ({"minAvailable": "90%"}, True)],
+)
+def test_a_budget_for_pods_that_allows_nothing_keeps_the_node(
+    rule: dict[str, object], for_ever: bool
+) -> None:
     guard = {
         "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": 0},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, **rule},
+        "status": {"disruptionsAllowed": 0, "expectedPods": 3},
     }
     guarded = pods("a", 1)
     guarded[0]["metadata"]["labels"] = {"app": "web"}
@@ -263,6 +269,7 @@ def test_a_budget_for_pods_that_allows_nothing_keeps_the_node() -> None:
 
     assert going(decision) == {"b"}
     assert 'PodDisruptionBudget "default/web"' in decision.blocked["a"]
+    assert ("and always will" in decision.blocked["a"]) is for_ever
 
 
 @pytest.mark.parametrize(

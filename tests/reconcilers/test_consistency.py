@@ -10,6 +10,7 @@ from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import CONSISTENT_STATE_FOUND, NodeClaim, NodeClaimSpec
 from controller.apis.pods import ResourceRequirements
+from controller.apis.taints import Toleration
 from controller.reconcilers.nodeclaim.consistency import PERIOD, Consistency
 from tests.reconcilers.test_termination import make_budget
 from tests.reconcilers.world import (
@@ -93,3 +94,17 @@ async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
     assert condition(world).is_false
     (message,) = await world.events("FailedConsistencyCheck")
     assert 'PodDisruptionBudget "default/guard"' in message
+
+
+async def test_a_budget_of_pods_that_no_drain_waits_for_is_not(
+    world: World, consistency: Consistency
+) -> None:
+    stays = make_running_pod("web", NODE, labels={"app": "web"})
+    tolerant = msgspec.structs.replace(stays.spec, tolerations=[Toleration(operator="Exists")])
+    world.seed(msgspec.structs.replace(stays, spec=tolerant), make_budget(allowed=0))
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+
+    await consistency.reconcile("claim")
+
+    assert condition(world).is_true

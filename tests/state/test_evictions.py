@@ -14,7 +14,7 @@ from controller.state.evictions import budget_obstacle
 from tests.builders import make_pod
 
 
-def obstacle(*, allowed: int = 0, **spec: int | str) -> str | None:
+def obstacle(*, allowed: int = 0, expected: int = 3, **spec: int | str) -> str | None:
     pod = make_pod("web", labels={"app": "web"})
     budget = PodDisruptionBudget(
         metadata=ObjectMeta(name="guard", namespace=pod.metadata.namespace),
@@ -23,7 +23,7 @@ def obstacle(*, allowed: int = 0, **spec: int | str) -> str | None:
             max_unavailable=spec.get("max_unavailable"),
             min_available=spec.get("min_available"),
         ),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed, expected_pods=3),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed, expected_pods=expected),
     )
     return budget_obstacle(pod, [budget])
 
@@ -32,7 +32,11 @@ def test_a_budget_with_room_forbids_nothing() -> None:
     assert obstacle(allowed=1, max_unavailable=1) is None
 
 
-@pytest.mark.parametrize("spec", [{"max_unavailable": 1}, {"min_available": 2}])
+@pytest.mark.parametrize(
+    "spec",
+    [{"max_unavailable": 1}, {"max_unavailable": "1%"}, {"min_available": 2},
+     {"min_available": "66%"}],
+)  # fmt: skip
 def test_a_budget_that_is_spent_may_allow_it_later(spec: dict[str, int | str]) -> None:
     why = obstacle(**spec)  # type: ignore[arg-type]
 
@@ -43,10 +47,34 @@ def test_a_budget_that_is_spent_may_allow_it_later(spec: dict[str, int | str]) -
 @pytest.mark.parametrize(
     "spec",
     [{"max_unavailable": 0}, {"max_unavailable": "0%"}, {"min_available": "100%"},
-     {"min_available": 3}],
+     {"min_available": 3}, {"min_available": 5}, {"min_available": "67%"}],
 )  # fmt: skip
 def test_a_budget_that_can_never_allow_it_is_told_apart(spec: dict[str, int | str]) -> None:
     why = obstacle(**spec)  # type: ignore[arg-type]
 
     assert why is not None
     assert "and always will" in why
+
+
+def test_of_a_budget_whose_pods_are_not_counted_yet_nothing_is_foretold() -> None:
+    why = obstacle(min_available=3, expected=0)
+
+    assert why is not None
+    assert "always" not in why
+    assert "always will: its minAvailable is 100%" in (
+        obstacle(min_available="100%", expected=0) or ""
+    )
+
+
+def test_a_pod_of_two_budgets_can_never_be_evicted() -> None:
+    pod = make_pod("web", labels={"app": "web"})
+    guards = [
+        PodDisruptionBudget(
+            metadata=ObjectMeta(name=name, namespace=pod.metadata.namespace),
+            spec=PodDisruptionBudgetSpec(selector=LabelSelector(), max_unavailable=1),
+            status=PodDisruptionBudgetStatus(disruptions_allowed=1, expected_pods=3),
+        )
+        for name in ("one", "other")
+    ]
+
+    assert "never" in (budget_obstacle(pod, guards) or "")

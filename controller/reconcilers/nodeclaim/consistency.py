@@ -12,6 +12,7 @@ from controller.apis.kinds import NODE, NODE_CLAIM, POD_DISRUPTION_BUDGET
 from controller.apis.nodeclaim import CONSISTENT_STATE_FOUND, INITIALIZED, NodeClaim
 from controller.apis.nodes import Node
 from controller.apiserver.port import ApiServer
+from controller.disruption.pods import is_drainable
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import with_condition
 from controller.state.cluster import Cluster
@@ -81,5 +82,5 @@ class Consistency:
         budgets = self.cluster.list(POD_DISRUPTION_BUDGET)
         for pod in self.cluster.pods_on(node.metadata.name):
             obstacle = budget_obstacle(pod, budgets)
-            if obstacle is not None:
+            if obstacle is not None and is_drainable(pod, self.clock()):
                 yield f"can't drain node: {obstacle}"
