@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from controller.apis.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.quantities import parse
 from controller.aws.families import Family
 from controller.aws.kubeletexpressions import expressions, is_quantity
-from controller.aws.kubeletfields import misfit
+from controller.aws.kubeletfields import DURATION, misfit
 
 COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
 PERCENTAGES = ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")
+
+_NO_TEXT = "is not text, which the kubelet reads here: put it in quotes"
 
 PORTABLE = frozenset(
     {
@@ -71,8 +74,9 @@ def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
         yield "registerWithTaints is the controller's: set taints on the NodePool"
     for name in ("kubeReserved", "systemReserved"):
         yield from _amounts(name, kubelet.get(name), RESERVABLE)
-    for name in ("evictionHard", "evictionSoft"):
-        yield from _thresholds(name, kubelet.get(name))
+    for name in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
+        yield from _signals(name, kubelet.get(name), _threshold)
+    yield from _signals("evictionSoftGracePeriod", kubelet.get("evictionSoftGracePeriod"), _grace)
     soft, grace = kubelet.get("evictionSoft") or {}, kubelet.get("evictionSoftGracePeriod") or {}
     if isinstance(soft, Mapping) and isinstance(grace, Mapping) and set(soft) != set(grace):
         yield "evictionSoft and evictionSoftGracePeriod must name the same signals"
@@ -95,34 +99,43 @@ def _amounts(name: str, amounts: Any, allowed: tuple[str, ...]) -> Iterator[str]
     for key, amount in amounts.items():
         if key not in allowed:
             yield f"{name}: {key!r} is not one of {', '.join(allowed)}"
-        elif not _is_amount(amount) and (is_quantity(amount) or not isinstance(amount, str)):
+        elif not isinstance(amount, str):
+            yield f"{name}.{key}: {amount!r} {_NO_TEXT}"
+        elif is_quantity(amount) and not _is_amount(amount):
             yield f"{name}.{key}: {amount!r} is not a quantity of at least 0, such as 100m or 1Gi"
 
 
-def _thresholds(name: str, thresholds: Any) -> Iterator[str]:
-    if thresholds is None:
+def _signals(name: str, values: Any, wrong: Callable[[str], str]) -> Iterator[str]:
+    if values is None:
         return
-    if not isinstance(thresholds, Mapping):
-        yield f"{name} must be a map of signal to threshold"
+    if not isinstance(values, Mapping):
+        yield f"{name} must be a map by eviction signals"
         return
-    for signal, threshold in thresholds.items():
+    for signal, value in values.items():
         if signal not in EVICTION_SIGNALS:
             yield f"{name}: {signal!r} is not one of {', '.join(EVICTION_SIGNALS)}"
-        elif not _is_amount(threshold) and not _is_share(threshold):
-            yield f"{name}.{signal}: {threshold!r} is neither a quantity nor 0% to 100%"
+        elif not isinstance(value, str):
+            yield f"{name}.{signal}: {value!r} {_NO_TEXT}"
+        elif problem := wrong(value):
+            yield f"{name}.{signal}: {value!r} {problem}"
 
 
-def _is_amount(text: Any) -> bool:
+def _threshold(text: str) -> str:
+    return "" if _is_amount(text) or _is_share(text) else "is neither a quantity nor 0% to 100%"
+
+
+def _grace(text: str) -> str:
+    if re.match(DURATION, text) and not text.startswith("-"):
+        return ""
+    return "is not a duration of at least 0, such as 1m30s"
+
+
+def _is_amount(text: str) -> bool:
     return is_quantity(text) and parse(text) >= 0
 
 
-def _is_share(text: Any) -> bool:
-    if not isinstance(text, str) or not text.endswith("%"):
-        return False
-    try:
-        return 0 <= float(text[:-1]) <= 100
-    except ValueError:
-        return False
+def _is_share(text: str) -> bool:
+    return re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)%", text) is not None and float(text[:-1]) <= 100
 
 
 def _whole(name: str, value: Any, most: int) -> Iterator[str]:

@@ -16,9 +16,10 @@ import msgspec
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = int
 # Fractions of a second need not be whole, and no unit is ever left out, except of 0.
-_Duration = Annotated[
-    str, msgspec.Meta(pattern=r"^[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)$")
-]
+DURATION = r"^[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)$"
+"""A span of time as Go reads it, which may be negative."""
+
+_Duration = Annotated[str, msgspec.Meta(pattern=DURATION)]
 _Texts = dict[str, str]
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$")
@@ -122,8 +123,7 @@ _KUBELET = _group(
     **_each(
         _Texts,
         """
-        cpuManagerPolicyOptions topologyManagerPolicyOptions qosReserved evictionSoftGracePeriod
-        evictionMinimumReclaim defaultPodSysctls
+        cpuManagerPolicyOptions topologyManagerPolicyOptions qosReserved defaultPodSysctls
         """,
     ),
     # Judged by the rules of `kubelet`, which say more.
@@ -132,7 +132,7 @@ _KUBELET = _group(
         """
         maxPods podsPerCore evictionMaxPodGracePeriod imageGCHighThresholdPercent
         imageGCLowThresholdPercent systemReserved kubeReserved evictionHard evictionSoft
-        registerWithTaints
+        evictionSoftGracePeriod evictionMinimumReclaim registerWithTaints
         """,
     ),
     staticPodURLHeader=dict[str, list[str]],

@@ -58,7 +58,49 @@ def test_what_a_kubelet_reads_is_taken(kubelet: dict[str, Any]) -> None:
         pytest.param({"kubeReserved": {"gpu": "1"}}, "'gpu' is not one of", id="not reservable"),
         pytest.param({"evictionHard": {"memory.available": "101%"}}, "0% to 100%", id="percent"),
         pytest.param(
+            {"evictionHard": {"memory.available": " 5%"}}, "0% to 100%", id="with a space"
+        ),
+        pytest.param(
             {"evictionSoft": {"pid.available": "10%"}}, "the same signals", id="no grace period"
+        ),
+        pytest.param(
+            {
+                "evictionSoft": {"pid.available": "10%"},
+                "evictionSoftGracePeriod": {"pid.available": "60"},
+            },
+            "evictionSoftGracePeriod.pid.available: '60' is not a duration",
+            id="a grace period without a unit",
+        ),
+        pytest.param(
+            {
+                "evictionSoft": {"pid.available": "10%"},
+                "evictionSoftGracePeriod": {"pid.available": "-1m"},
+            },
+            "evictionSoftGracePeriod.pid.available: '-1m' is not a duration",
+            id="a negative grace period",
+        ),
+        pytest.param(
+            {"evictionMinimumReclaim": {"memory.free": "1Gi"}},
+            "evictionMinimumReclaim: 'memory.free' is not one of",
+            id="no signal",
+        ),
+        pytest.param(
+            {"evictionMinimumReclaim": {"nodefs.available": "much"}},
+            "evictionMinimumReclaim.nodefs.available: 'much' is neither",
+            id="no amount to reclaim",
+        ),
+        pytest.param(
+            {"evictionHard": {"memory.available": 5}},
+            "evictionHard.memory.available: 5 is not text",
+            id="a threshold that is no text",
+        ),
+        pytest.param(
+            {"kubeReserved": {"cpu": 1}},
+            "kubeReserved.cpu: 1 is not text",
+            id="an amount that is no text",
+        ),
+        pytest.param(
+            {"kubeReserved": {"cpu": "-1"}}, "not a quantity of at least 0", id="less than nothing"
         ),
         pytest.param(
             {"imageGCHighThresholdPercent": 50, "imageGCLowThresholdPercent": 50},
