@@ -67,7 +67,10 @@ def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
         ValueError: the body is not an event.
 
     """
-    event = msgspec.json.decode(body, type=EventBridgeEvent)
+    try:
+        event = msgspec.json.decode(body, type=EventBridgeEvent)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
     detail = event.detail
     if event.version != "0":
         return NO_OP, (), detail
@@ -85,8 +88,10 @@ def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
 
 
 def _affected(detail: Mapping[str, Any]) -> list[str]:
-    entities = detail.get("affectedEntities") or []
-    return [e["entityValue"] for e in entities if isinstance(e, dict) and e.get("entityValue")]
+    listed = detail.get("affectedEntities")
+    entities = listed if isinstance(listed, list) else []
+    named = (entity.get("entityValue") for entity in entities if isinstance(entity, Mapping))
+    return [value for value in named if isinstance(value, str)]
 
 
 class Interruptions:

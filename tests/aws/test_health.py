@@ -45,6 +45,23 @@ def test_a_status_calls_for_a_notice(status: dict[str, Any], kinds: list[str]) -
     assert list(findings(status, NOW)) == kinds
 
 
+def test_what_the_monitoring_agent_of_eks_says_is_repaired_after_the_time_karpenter_gives_it(
+    provider: AWSCloudProvider,
+) -> None:
+    tolerated = {(p.condition, p.status): p.toleration for p in provider.repair_policies()}
+
+    half_an_hour = timedelta(minutes=30)
+    assert tolerated == {
+        ("Ready", "False"): half_an_hour,
+        ("Ready", "Unknown"): half_an_hour,
+        ("AcceleratedHardwareReady", "False"): timedelta(minutes=10),
+        ("StorageReady", "False"): half_an_hour,
+        ("NetworkingReady", "False"): half_an_hour,
+        ("KernelReady", "False"): half_an_hour,
+        ("ContainerRuntimeReady", "False"): half_an_hour,
+    }
+
+
 async def test_a_broken_instance_is_told_once_until_it_is_well_again(
     provider: AWSCloudProvider, region: Region
 ) -> None:

@@ -73,6 +73,22 @@ STATE = "EC2 Instance State-change Notification"
             "no_op",
             (),
         ),
+        *(
+            (
+                event(
+                    "aws.health",
+                    "AWS Health Event",
+                    {
+                        "service": "EC2",
+                        "eventTypeCategory": "scheduledChange",
+                        "affectedEntities": odd,
+                    },
+                ),
+                "scheduled_change",
+                (),
+            )
+            for odd in (7, "i-1", {"entityValue": "i-1"}, [7, {"entityValue": ["i-1"]}, {}])
+        ),
         (event("aws.ec2", STATE, {"instance-id": "i-1", "state": "stopped"}, "1"), "no_op", ()),
         (event("com.example", "Something Else", {}), "no_op", ()),
     ],
@@ -81,7 +97,9 @@ def test_each_event_is_understood(body: str, kind: str, instances: tuple[str, ..
     assert parsed(body)[:2] == (kind, instances)
 
 
-@pytest.mark.parametrize("body", ["", "not json", "[]", '{"detail": "text"}'])
+@pytest.mark.parametrize(
+    "body", ["", "not json", "[]", '{"detail": "text"}', '{"detail": {"a": ' + "[" * 100_000]
+)
 def test_what_is_no_event_is_refused(body: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parsed(body)
