@@ -22,6 +22,10 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
+class ShapeError(ValueError):
+    """The user's settings do not have the shape of Bottlerocket's; says where."""
+
+
 def settings(
     custom: str,
     *,
@@ -35,23 +39,34 @@ def settings(
     """Return the user's settings with ours laid over them.
 
     Raises:
+        ShapeError: the user's text has something else in the place of a table.
         ValueError: the user's text is not TOML.
 
     """
     document: TomlTable = tomllib.loads(custom)
-    table = document.setdefault("settings", {})
-    kubernetes = table.setdefault("kubernetes", {})
+    kubernetes = _table(document, "settings.kubernetes")
     kubernetes |= {
         "cluster-name": cluster.name,
         "api-server": cluster.endpoint,
         "cluster-certificate": cluster.ca_bundle,
-        "node-labels": {**kubernetes.get("node-labels", {}), **labels},
+        "node-labels": {**_table(document, "settings.kubernetes.node-labels"), **labels},
         "node-taints": _taints(taints),
         **dict(_kubelet(kubelet)),
     }
     if raid:
-        table.setdefault("bootstrap-commands", {})[RAID_COMMAND] = _raid(version)
+        _table(document, "settings.bootstrap-commands")[RAID_COMMAND] = _raid(version)
     return written(document)
+
+
+def _table(document: TomlTable, path: str) -> TomlTable:
+    """Return the table at a path, made where there is none."""
+    table = document
+    for key in path.split("."):
+        inner = table.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ShapeError(f"{key} of {path} is not a table")
+        table = inner
+    return table
 
 
 def _taints(taints: Iterable[Taint]) -> TomlTable:

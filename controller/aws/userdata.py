@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from email import message_from_string
+from email import message_from_bytes
 from typing import Any
 
 import yaml
@@ -106,14 +106,19 @@ def _is_mime(text: str) -> bool:
 
 
 def _parts_of(text: str) -> Iterator[MimePart]:
-    message = message_from_string(text.lstrip())
+    message = message_from_bytes(text.lstrip().encode())
     for leaf in message.walk():
         if leaf.is_multipart():
             continue
         payload = leaf.get_payload(decode=True)
         if not isinstance(payload, bytes):
             raise UserDataError("a part of spec.userData cannot be read as MIME")
-        yield leaf.get("Content-Type", "text/plain"), payload.decode()
+        try:
+            content = payload.decode()
+        except UnicodeDecodeError:
+            # Its own words would show the part, which may be secret.
+            raise UserDataError("a part of spec.userData is not text in UTF-8") from None
+        yield leaf.get("Content-Type", "text/plain"), content
 
 
 def _custom_shell(text: str) -> Iterator[MimePart]:
@@ -133,7 +138,7 @@ def _custom_nodeadm(text: str) -> Iterator[MimePart]:
 def _is_map(text: str) -> bool:
     try:
         return isinstance(yaml.safe_load(text), dict)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # as of a date that does not exist
         return False
 
 
@@ -241,6 +246,10 @@ def _bottlerocket(bootstrap: Bootstrap) -> str:
             raid=bootstrap.raid,
             version=bootstrap.image_version,
         )
+    except bottlerocket.ShapeError as exc:
+        raise UserDataError(f"spec.userData: {exc}") from exc
+    except RecursionError:
+        raise UserDataError("spec.userData is nested too deeply") from None
     except ValueError as exc:
         # The parser's own words repeat what was written, and that may be secret.
         where = _PLACE.search(str(exc))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import os
 import tomllib
 from pathlib import Path
@@ -158,6 +160,40 @@ def test_our_settings_win_over_the_users_in_bottlerocket() -> None:
 def test_what_is_no_toml_is_refused_in_words() -> None:
     with pytest.raises(UserDataError, match="not TOML"):
         user_data(FAMILIES["Bottlerocket"], bootstrap(custom="echo hello\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("settings = 5", "settings of settings.kubernetes is not a table"),
+        ("[settings]\nkubernetes = 5", "kubernetes of settings.kubernetes is not a table"),
+        ("[settings.kubernetes]\nnode-labels = 5", "node-labels of .* is not a table"),
+        ("[settings]\nbootstrap-commands = 5", "bootstrap-commands of .* is not a table"),
+        ("a = " + "[" * 5000, "nested too deeply"),
+    ],
+)
+def test_settings_of_another_shape_are_refused_in_words(text: str, says: str) -> None:
+    with pytest.raises(UserDataError, match=says):
+        user_data(FAMILIES["Bottlerocket"], bootstrap(custom=text, raid=True))
+
+
+@pytest.mark.parametrize("family", ["AL2", "AL2023"])
+def test_a_part_in_any_language_is_passed_on_and_one_that_is_no_text_is_refused(
+    family: str,
+) -> None:
+    told = user_data(FAMILIES[family], bootstrap(custom=MIME.replace("first", "für alle")))
+    assert "\necho für alle\n" in told
+
+    packed = base64.b64encode(gzip.compress(b"#!/bin/bash")).decode()
+    binary = f"Content-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n{packed}"
+    with pytest.raises(UserDataError, match="not text in UTF-8"):
+        user_data(FAMILIES[family], bootstrap(custom=binary))
+
+
+@pytest.mark.parametrize("text", ["on: 2001-13-45", "[" * 5000])
+def test_what_yaml_cannot_read_is_a_script(text: str) -> None:
+    told = user_data(FAMILIES["AL2023"], bootstrap(custom=text))
+    assert f'Content-Type: text/x-shellscript; charset="us-ascii"\n\n{text}\n' in told
 
 
 def test_written_toml_reads_back_the_same() -> None:
