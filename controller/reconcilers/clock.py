@@ -12,3 +12,12 @@ Clock = Callable[[], datetime]
 def utc_now() -> datetime:
     """Return the time on the wall."""
     return datetime.now(UTC)
+
+
+def noted(moment: datetime | None, now: datetime) -> datetime:
+    """Return the moment at which something was first noted: now where it was not before.
+
+    Clocks are set back. A moment that is still to come counts as now, or what waits for it would
+    wait for as long as the clock ran ahead.
+    """
+    return min(moment or now, now)

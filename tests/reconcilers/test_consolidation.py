@@ -341,6 +341,27 @@ async def test_a_steady_cluster_is_thought_about_less_and_less_often() -> None:
     assert scenario.judge.asked == 10
 
 
+async def test_a_clock_that_is_set_back_is_a_reason_to_think_again() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("a", "c5.large", pods=1)
+    await scenario.work(2)
+
+    scenario.world.pass_time(minutes=-30)
+    await scenario.work(1)
+
+    assert scenario.judge.asked == 2
+
+
+async def test_what_was_decided_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    scenario = oversized()
+    await scenario.work(10)
+
+    scenario.world.pass_time(minutes=-30)
+    await scenario.work(20)
+
+    assert scenario.made()
+
+
 async def test_what_only_time_held_back_is_found_soon() -> None:
     scenario = oversized()
     until = scenario.world.clock() + timedelta(seconds=20)

@@ -40,6 +40,16 @@ async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
     assert [t for t in node.spec.taints if t.key == labels.DISRUPTED_TAINT]
 
 
+async def test_an_empty_node_does_not_stay_for_a_clock_that_was_set_back() -> None:
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
+    await scenario.work(seconds=5)
+
+    scenario.world.pass_time(minutes=-30)
+    await scenario.work(seconds=20)
+
+    assert scenario.going() == ["claim-0"]
+
+
 async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_running_pod("web", "node-0"))
@@ -192,6 +202,21 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     assert claim is not None
     told = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
     assert bool(told) is consolidatable
+
+
+async def test_a_node_is_consolidatable_in_time_after_a_clock_that_ran_ahead() -> None:
+    scenario = DisruptionScenario(1, consolidateAfter="5m")
+    world = scenario.world
+    loop = Consolidatable(world.api, world.cluster, world.clock)
+    world.pass_time(minutes=-30)
+
+    assert await loop.reconcile("claim-0") == timedelta(minutes=5)
+    world.pass_time(minutes=5)
+    await loop.reconcile("claim-0")
+
+    claim = world.claim("claim-0")
+    assert claim is not None
+    assert find(claim.status.conditions, CONSOLIDATABLE) is not None
 
 
 @pytest.mark.parametrize(
@@ -364,6 +389,18 @@ async def test_a_mark_that_cannot_be_taken_back_is_tried_again(
     await scenario.work(seconds=10)
 
     assert not is_marked(scenario)
+
+
+async def test_what_was_refused_is_tried_again_though_the_clock_is_set_back() -> None:
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
+    await scenario.work(seconds=16)
+    assert scenario.going() == []
+
+    scenario.world.pass_time(minutes=-30)
+    await scenario.work(seconds=60)
+
+    assert scenario.going() == ["claim-0"]
 
 
 async def test_what_is_refused_for_ever_is_not_tried_without_a_pause() -> None:

@@ -213,6 +213,15 @@ async def test_and_no_longer_than_that(batch: Batch) -> None:
     assert batch.is_held("arm")
 
 
+async def test_nor_for_as_long_as_the_clock_is_set_back(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web")
+    await batch.look("web")
+    batch.world.pass_time(minutes=-30)
+
+    assert await batch.look("web") == PATIENCE
+
+
 async def test_a_node_that_is_not_up_stays_held_and_says_why(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
 

@@ -166,6 +166,18 @@ async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(
     assert not scenario.world.cloud.machines
 
 
+async def test_a_node_is_not_drained_for_longer_where_the_clock_is_set_back(
+    scenario: TerminationScenario,
+) -> None:
+    await scenario.delete_node()
+    await scenario.work(seconds=2)
+
+    scenario.world.pass_time(minutes=-30)
+    await scenario.work(seconds=9)
+
+    assert not scenario.world.cloud.machines
+
+
 async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(
     scenario: TerminationScenario,
 ) -> None:
@@ -198,6 +210,24 @@ async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_
 
     scenario.world.seed(make_budget(allowed=1))
     await scenario.work(seconds=10)
+    pod = scenario.world.api.find(kinds.POD, "web", "default")
+    assert pod is not None
+    assert pod.metadata.is_deleting
+
+
+async def test_a_pod_that_might_not_go_is_asked_again_though_the_clock_is_set_back(
+    scenario: TerminationScenario,
+) -> None:
+    scenario.world.seed(
+        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
+    )
+    await scenario.delete_node()
+    await scenario.work(seconds=10)
+
+    scenario.world.pass_time(minutes=-30)
+    scenario.world.seed(make_budget(allowed=1))
+    await scenario.work(seconds=10)
+
     pod = scenario.world.api.find(kinds.POD, "web", "default")
     assert pod is not None
     assert pod.metadata.is_deleting

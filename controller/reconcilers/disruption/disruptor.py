@@ -19,7 +19,7 @@ from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Decision, Reason
 from controller.disruption.modes import Mode, apart
 from controller.disruption.problem import DisruptionProblem
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
 from controller.reconcilers.disruption.judging import (
@@ -134,7 +134,7 @@ class Disruptor:
         now = problem.now
         self.metrics.eligible(Reason.EMPTY, len(empty))
         self._first_seen = {
-            candidate.name: self._first_seen.get(candidate.name, now) for candidate in empty
+            candidate.name: noted(self._first_seen.get(candidate.name), now) for candidate in empty
         }
         settled = [
             candidate
@@ -151,8 +151,10 @@ class Disruptor:
     async def _think(self, problem: DisruptionProblem) -> timedelta:
         if self._proposed is not None:
             decision, since = self._proposed
+            since = noted(since, problem.now)
             left = since + self.validation - problem.now
             if left > timedelta(0):
+                self._proposed = decision, since
                 return left
             self._proposed = None
             return await self._confirm(problem, decision)

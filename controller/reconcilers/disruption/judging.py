@@ -57,7 +57,7 @@ class Steadiness:
         """Whether nothing was found to do a moment ago, and nothing has changed since."""
         return (
             self._at is not None
-            and problem.now < self._at + self._pause
+            and self._at <= problem.now < self._at + self._pause
             and self._is_the_same(revision, problem)
         )
 

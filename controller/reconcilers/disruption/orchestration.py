@@ -116,7 +116,11 @@ class Orchestrator:
     def resting(self) -> frozenset[str]:
         """The names of nodes that could not be disrupted a moment ago."""
         now = self.clock()
-        self._resting = {uid: rest for uid, rest in self._resting.items() if rest[1] > now}
+        self._resting = {
+            uid: (name, since)
+            for uid, (name, since) in self._resting.items()
+            if since <= now < since + REST
+        }
         return frozenset(name for name, _ in self._resting.values())
 
     @property
@@ -474,7 +478,7 @@ class Orchestrator:
         for candidate in candidates:
             metadata = candidate.claim.metadata
             self.cluster.unmark(metadata.name)
-            self._resting[metadata.uid] = candidate.name, self.clock() + REST
+            self._resting[metadata.uid] = candidate.name, self.clock()
 
     async def _unmark(self, state: StateNode) -> None:
         assert state.node is not None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from controller.apis import conditions, durations, labels
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apiserver.port import ApiServer
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
 
@@ -27,11 +27,14 @@ class Consolidatable:
     api: ApiServer
     cluster: Cluster
     clock: Clock
+    _ahead: dict[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    """Claim's name → a moment that was still to come when it was read, and when that was."""
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Set or clear the condition; returns when the quiet time will be over."""
         claim = self.cluster.get(NODE_CLAIM, name)
         if claim is None or claim.metadata.is_deleting:
+            self._ahead.pop(name, None)
             return None
         pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         left = self._quiet_time_left(claim, pool)
@@ -59,7 +62,21 @@ class Consolidatable:
         if wait is None:
             return None
         since = claim.status.last_pod_event_time or initialized.last_transition_time
-        return since + wait - self.clock() if since is not None else None
+        if since is None:
+            return None
+        now = self.clock()
+        return self._past(claim.metadata.name, since, now) + wait - now
+
+    def _past(self, name: str, since: datetime, now: datetime) -> datetime:
+        """Return a moment that a claim tells, or when it was first read where it is still to come:
+        it was written by a clock that ran ahead.
+        """
+        if since <= now:
+            self._ahead.pop(name, None)
+            return since
+        known, read_at = self._ahead.get(name, (since, now))
+        self._ahead[name] = since, noted(read_at if known == since else None, now)
+        return self._ahead[name][1]
 
 
 def _is_unused(claim: NodeClaim) -> bool:

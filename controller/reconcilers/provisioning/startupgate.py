@@ -27,7 +27,7 @@ from controller.apis.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.constraints import taints
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
@@ -81,7 +81,8 @@ class StartupGate:
             up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
             now = self.clock()
             self._up_since = {
-                other.metadata.name: self._up_since.get(other.metadata.name, now) for other in up
+                other.metadata.name: noted(self._up_since.get(other.metadata.name), now)
+                for other in up
             }
             since = self._up_since.get(node.metadata.name)
             if since is None:

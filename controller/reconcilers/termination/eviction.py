@@ -30,10 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A pod that was refused so many `times` in a row, and is left alone `until` then."""
+    """A pod that was refused so many `times` in a row, the last time `at` this moment."""
 
     times: int
-    until: datetime
+    at: datetime
+
+    def is_left_alone(self, now: datetime) -> bool:
+        """Whether it is too soon to ask again."""
+        return self.at <= now < self.at + pause(self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Eviction:
         """Ask for the pod's eviction; returns False when it may not go now, or not so soon."""
         refusals = self._refused.setdefault(node.metadata.uid, {})
         last = refusals.get(pod.metadata.uid)
-        if last is not None and self.clock() < last.until:
+        if last is not None and last.is_left_alone(self.clock()):
             return False
         try:
             await self.api.evict(pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
@@ -62,7 +66,7 @@ class Eviction:
         except ApiError as error:
             self.metrics.evicted(error.status)
             times = 1 if last is None else last.times + 1
-            refusals[pod.metadata.uid] = _Refused(times, self.clock() + pause(times))
+            refusals[pod.metadata.uid] = _Refused(times, self.clock())
             refused = isinstance(error, TooManyRequestsError) or _SEVERAL_BUDGETS in str(error)
             if not refused:
                 raise

@@ -26,7 +26,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.pods import DISRUPTED, is_drainable
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import look
 from controller.reconcilers.termination.eviction import Eviction
@@ -104,9 +104,11 @@ class Terminator:
         """Whether the instance is gone; asked rarely while its kubelet was heard a moment ago."""
         now = self.clock()
         uid = node.metadata.uid
+        asked_at = self._asked_at.get(uid)
         if (
             conditions.is_true(node.status.conditions, "Ready")
-            and now < self._asked_at.get(uid, now - READY_POLL) + READY_POLL
+            and asked_at is not None
+            and asked_at <= now < asked_at + READY_POLL
         ):
             return False
         self._asked_at[uid] = now
@@ -127,7 +129,6 @@ class Terminator:
         if DISRUPTED in node.spec.taints and (
             labels.EXCLUDE_FROM_LOAD_BALANCERS in node.metadata.labels
         ):
-            self._tainted_at.setdefault(node.metadata.uid, self.clock())
             return node
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         patch = {
@@ -135,7 +136,6 @@ class Terminator:
             "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
         }
         updated = await patched(self.api, self.cluster, NODE, node, patch)
-        self._tainted_at.setdefault(node.metadata.uid, self.clock())
         log.info("tainted node", extra={"Node": node.metadata.name})
         return updated
 
@@ -144,20 +144,21 @@ class Terminator:
     ) -> bool:
         if _holds(claim, DRAINED):
             return True
-        now = self.clock()
+        now, uid = self.clock(), node.metadata.uid
+        tainted_at = self._tainted_at[uid] = noted(self._tainted_at.get(uid), now)
         drain = look(self.cluster.pods_on(node.metadata.name), deadline=deadline, now=now)
         if deadline is not None:
             await asyncio.gather(
                 *(self.eviction.force(p, deadline=deadline, now=now) for p in drain.force)
             )
         gone = await asyncio.gather(*(self._let_go(p, node) for p in drain.evict))
-        self._evicted[node.metadata.uid] += sum(gone) + len(drain.force)
-        if not drain.is_done or now - self._tainted_at[node.metadata.uid] < SETTLE:
+        self._evicted[uid] += sum(gone) + len(drain.force)
+        if not drain.is_done or now - tainted_at < SETTLE:
             await self._set(
                 claim, DRAINED, "Unknown", reason="Draining", message=_waiting_for(drain.waiting)
             )
             return False
-        pods = self._evicted.pop(node.metadata.uid, 0)
+        pods = self._evicted.pop(uid, 0)
         self.metrics.drained(node, _reason(claim), pods=pods)
         await self._set(claim, DRAINED, "True")
         log.info("drained node", extra={"Node": node.metadata.name})
