@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Body = Mapping[str, Any]
@@ -244,16 +245,27 @@ def _identity(body: Body) -> object:
 def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
     """Return a lower bound of what the pods' machines cost, in $/h: what both resources are worth
     together, as the linear program has it in which machines can be bought in parts.
+
+    Pods come whole, so that of a machine no more is worth anything than a multiple of what all
+    requests are multiples of.
     """
-    cpu = memory = 0
-    for pod in pods:
-        if "deletionTimestamp" in pod["metadata"]:
-            continue
-        for container in pod["spec"]["containers"]:
-            requests = container["resources"]["requests"]
-            cpu += int(requests["cpu"].removesuffix("m"))
-            memory += int(requests["memory"].removesuffix("Mi"))
-    return max(cpu * a + memory * b for a, b in _prices(machines))
+    requests = [
+        (int(asked["cpu"].removesuffix("m")), int(asked["memory"].removesuffix("Mi")))
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        for container in pod["spec"]["containers"]
+        for asked in (container["resources"]["requests"],)
+    ]
+    if not requests:
+        return 0.0
+    cpus, memories = [cpu for cpu, _ in requests], [memory for _, memory in requests]
+    cpu, memory = math.gcd(*cpus), math.gcd(*memories)
+    filled = [
+        replace(m, cpu=m.cpu // cpu * cpu, memory=m.memory // memory * memory)
+        for m in machines
+        if m.cpu >= cpu and m.memory >= memory
+    ]
+    return max(sum(cpus) * a + sum(memories) * b for a, b in _prices(filled))
 
 
 def _prices(machines: Sequence[Machine]) -> Iterator[tuple[float, float]]:

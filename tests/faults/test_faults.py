@@ -23,6 +23,11 @@ def make_view(**parts: object) -> View:
     return View(**{"at": 0.0, "claims": [], "nodes": [], "pods": [], "instances": []} | parts)  # type: ignore[arg-type]
 
 
+def make_pod(cpu: str, memory: str) -> auditor.Body:
+    requests = {"cpu": cpu, "memory": memory}
+    return {"metadata": {}, "spec": {"containers": [{"resources": {"requests": requests}}]}}
+
+
 def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
     played = [*outcomes(SEEDS, "", pods=20, jobs=2)]
     assert sorted(outcome.seed for outcome in played) == SEEDS
@@ -84,6 +89,11 @@ def test_the_auditor_sees_a_second_instance_of_one_claim() -> None:
 
 def test_what_pods_need_is_bounded_by_both_resources_together() -> None:
     lean, rich = Machine(1000, 1024, 1.0), Machine(1000, 3072, 2.0)
-    requests = {"cpu": "1000m", "memory": "2048Mi"}
-    pod = {"metadata": {}, "spec": {"containers": [{"resources": {"requests": requests}}]}}
-    assert auditor.least_cost([pod], [lean, rich]) == pytest.approx(1.5)
+    pods = [make_pod("1000m", "1024Mi"), make_pod("1000m", "3072Mi")]
+    assert auditor.least_cost(pods, [lean, rich]) == pytest.approx(3.0)
+
+
+def test_what_pods_need_is_reckoned_without_what_no_pod_can_fill() -> None:
+    pods = [make_pod("1000m", "1024Mi"), make_pod("500m", "1024Mi")]
+    assert auditor.least_cost(pods, [Machine(1880, 8192, 1.0)]) == pytest.approx(1.0)
+    assert auditor.least_cost([], [Machine(1880, 8192, 1.0)]) == 0
