@@ -544,11 +544,7 @@ class _Search:
             departure = None if self._expired() else self._simulation.without({name})
             good = self.as_bound(self.approved(departure)) if departure is not None else []
             if good and departure is not None:
-                homes = {
-                    key: node
-                    for node, keys in departure.results.existing_nodes.items()
-                    for key in keys
-                }
+                homes = _homes(departure.results.existing_nodes)
                 return _ConfirmedPlan(tuple(good), homes, departure.saving, is_proven=True)
         return _ConfirmedPlan((), {}, 0.0)
 
@@ -575,15 +571,18 @@ class _Search:
         if self._expired():
             return {}
         homes = {
-            key: node
-            for command in commands
-            for node, keys in command.whole.moves.items()
-            for key in keys
+            key: node for command in commands for key, node in _homes(command.whole.moves).items()
         }
+        same = [command for command in commands if self._is_unchanged(command.whole)]
         plan = self._emptied({name for command in commands for name in command.whole.names})
-        there = [command for command in commands if self._finds_room(command.whole, plan)]
+        there = [command for command in same if self._finds_room(command.whole, plan)]
         names = frozenset(name for command in there for name in command.whole.names)
         departure = self._simulation.carried_out(names, homes) if names else None
+        if not there and len(commands) == len(same) == 1:
+            # What the arrays cannot judge the engine has found, and finds again.
+            there, departure = same, self._simulation.without(same[0].whole.names)
+            if departure is not None and _homes(departure.results.existing_nodes) != homes:
+                return {}
         if departure is None:
             return {}
         group_of = {name: group for group in self.approved(departure) for name in group.names}
@@ -634,19 +633,17 @@ class _Search:
                 plan.clear(place)
         return plan
 
-    def _finds_room(self, command: Command, plan: Plan | None) -> bool:
-        """Whether the pods are those that were there, and those that go to nodes that stay still
-        find room there, which they take.
-        """
+    def _is_unchanged(self, command: Command) -> bool:
+        """Whether the pods on its nodes are those that were planned for."""
         planned = {key for keys in command.moves.values() for key in keys}
         planned.update(key for new in command.replacements for key in new.pods)
-        if {
+        return planned == {
             pod.key for candidate in command.candidates for pod in self._open[candidate.name].moving
-        } != planned:
-            return False
-        if plan is None:
-            return not planned
-        return plan.bring(command.moves)
+        }
+
+    def _finds_room(self, command: Command, plan: Plan | None) -> bool:
+        """Whether those that go to nodes that stay still find room there, which they take."""
+        return not command.evictions if plan is None else plan.bring(command.moves)
 
     def _dearness(self, candidate: Candidate) -> tuple[float, str]:
         """Order nodes: first those that cost least to empty for what they cost."""
@@ -716,6 +713,11 @@ class _Search:
                 f"({self._costs[candidate.name]:.4f} $/h until it pays)"
             )
         return SPOT_AGAIN
+
+
+def _homes(moves: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return the node of each pod, by its key, given the pods that come to each node."""
+    return {key: node for node, keys in moves.items() for key in keys}
 
 
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:

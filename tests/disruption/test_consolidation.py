@@ -20,7 +20,7 @@ from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionS
 from controller.disruption.proposals import spec_of
 from controller.offline.world import load
 from tests.disruption.clusters import conditions, node_and_claim, underused
-from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod
+from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 ZONE = "zone-a"
@@ -759,6 +759,24 @@ def test_what_would_be_decided_again_stands() -> None:
     assert confirmed.commands == decision.commands
     assert decision.commands
     assert not confirmed.rejected
+
+
+def test_what_the_engine_alone_can_judge_stands_when_it_judges_so_again() -> None:
+    together = {"podAffinity": required({"app": "pair"}, HOSTNAME)}
+    pair = [
+        pod(f"pair-{n}", cpu=400, memory=256, labels={"app": "pair"}, affinity=together)
+        for n in range(2)
+    ]
+    cluster = world(("leaver", "small", pair), ("home", "small", pods("web", 2)))
+    cluster = changed(cluster, "a pod must not be moved", "home")
+    decision = decided(cluster)
+    assert going(decision) == {"leaver"}
+
+    same = confirm(problem(cluster), decision)
+    full = confirm(problem(changed(cluster, "the node filled up", "home")), decision)
+
+    assert same.commands == decision.commands
+    assert not full.commands
 
 
 HALF_EMPTY = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(4)]
