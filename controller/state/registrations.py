@@ -87,5 +87,14 @@ class Registrations:
         assert last is not None
         return last.at + PAUSES[min(record.in_a_row - TOO_MANY, len(PAUSES) - 1)]
 
+    def is_resting(self, pool: str, now: datetime) -> bool:
+        """Whether a pool that has stopped may not try yet.
+
+        A failure that is still to come was noted before the clock was set back: whether nodes join
+        again is found out by one more.
+        """
+        next_try, failure = self.next_try(pool), self.trouble(pool)
+        return next_try is not None and failure is not None and failure.at <= now < next_try
+
     def _of(self, pool: str) -> _Record:
         return self._records.setdefault(pool, _Record())

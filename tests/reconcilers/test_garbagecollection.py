@@ -98,6 +98,20 @@ async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
     assert world.is_leaving("claim")
 
 
+async def test_it_is_let_go_in_time_though_the_clock_is_set_back(
+    world: World, collector: GarbageCollection
+) -> None:
+    await launched(world)
+    await collector.run_once()
+
+    world.pass_time(minutes=-30)
+    await collector.run_once()
+    world.pass_time(minutes=6)
+    await collector.run_once()
+
+    assert world.is_leaving("claim")
+
+
 async def test_a_node_that_comes_back_keeps_its_claim(
     world: World, collector: GarbageCollection
 ) -> None:

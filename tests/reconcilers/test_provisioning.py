@@ -170,6 +170,23 @@ async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
     assert len(scenario.world.claims()) == 1, "it may wait for its turn with the cloud for minutes"
 
 
+async def test_a_new_leader_waits_no_longer_where_the_clock_is_set_back(
+    scenario: ProvisioningScenario,
+) -> None:
+    scenario.world.seed(make_waiting_pod("web"))
+    await scenario.round()
+    scenario.change_leader()
+    await scenario.round()
+
+    scenario.world.pass_time(minutes=-30)
+    await scenario.round()
+    assert len(scenario.asked) == 1
+    scenario.world.pass_time(seconds=31)
+    await scenario.round()
+
+    assert len(scenario.asked) == 2
+
+
 async def test_what_is_not_launched_yet_serves_others_where_its_own_pods_are_gone(
     scenario: ProvisioningScenario,
 ) -> None:

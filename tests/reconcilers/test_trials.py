@@ -43,6 +43,17 @@ async def test_a_pool_that_has_failed_once_makes_all_that_is_asked_of_it(
     assert made(scenario.world) == 3
 
 
+async def test_a_pool_that_has_stopped_tries_one_where_the_clock_is_set_back(
+    scenario: ProvisioningScenario,
+) -> None:
+    fails(scenario.world)
+    scenario.world.pass_time(minutes=-30)
+
+    await scenario.provisioner.run_once()
+
+    assert made(scenario.world) == 1
+
+
 async def test_after_two_failures_in_a_row_it_waits_and_then_tries_one(
     scenario: ProvisioningScenario,
 ) -> None:

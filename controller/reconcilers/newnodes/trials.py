@@ -31,10 +31,10 @@ class Trials:
     def room(self, pool: NodePool) -> int | None:
         """Return how many nodes the pool may make now; None for as many as it likes."""
         name = pool.metadata.name
-        next_try = self.registrations.next_try(name)
-        if next_try is None:
+        if self.registrations.next_try(name) is None:
             return None
-        return 0 if self.clock() < next_try or self._is_trying(name) else 1
+        has_to_wait = self.registrations.is_resting(name, self.clock()) or self._is_trying(name)
+        return 0 if has_to_wait else 1
 
     def admitted(self, pools: Iterable[NodePool]) -> list[NodePool]:
         """Return the pools that may make nodes now; those that try one with a limit of one."""

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.newnodes.trials import Trials
@@ -152,8 +152,10 @@ class Provisioner(Outlook):
             for claim in self.cluster.list(NODE_CLAIM)
             if not claim.status.provider_id and not claim.metadata.is_deleting
         ]
-        if self._inherited is None:
-            self._inherited = Inherited(frozenset(c.metadata.uid for c in unlaunched), now)
+        inherited = self._inherited or Inherited(
+            frozenset(claim.metadata.uid for claim in unlaunched), now
+        )
+        inherited = self._inherited = replace(inherited, since=noted(inherited.since, now))
         limited = {
             p.metadata.name
             for p in self.cluster.list(NODE_POOL)
@@ -161,8 +163,8 @@ class Provisioner(Outlook):
         }
         oldest = now - LAUNCH_PATIENCE
         return any(
-            self._inherited.since > oldest
-            if claim.metadata.uid in self._inherited.claims
+            inherited.since > oldest
+            if claim.metadata.uid in inherited.claims
             else claim.metadata.labels.get(labels.NODEPOOL) in limited
             and (claim.metadata.creation_timestamp or oldest) > oldest
             for claim in unlaunched
