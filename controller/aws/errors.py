@@ -64,6 +64,7 @@ NOT_FOUND = frozenset(
         "InvalidLaunchTemplateName.NotFoundException",
         "InvalidLaunchTemplateId.NotFound",
         "InvalidPlacementGroup.Unknown",
+        "InvalidPlacementGroupId.NotFound",
         "InvalidCapacityReservationId.NotFound",
         "InvalidSubnetID.NotFound",
         "InvalidGroup.NotFound",

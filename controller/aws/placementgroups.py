@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from controller.apis.ec2nodeclass import PlacementGroupSelector
+from controller.aws.errors import AwsError
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
 
@@ -75,22 +77,25 @@ class PlacementGroups:
         return self._known[selector][1] if selector in self._known else None
 
     async def _ask(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
-        name, value = ("group-name", selector.name) if selector.name else ("", selector.id)
-        # There is no filter for ids, so those are looked for among all.
-        answer = await self._aws.call(
-            "ec2",
-            "describe_placement_groups",
-            Filters=[
-                {"Name": "state", "Values": ["available"]},
-                *([{"Name": name, "Values": [value]}] if name else []),
-            ],
+        available = {"Name": "state", "Values": ["available"]}
+        named = {"Name": "group-name", "Values": [selector.name]}
+        # A group that another account shares is told of only to who asks for its id.
+        which: dict[str, Any] = (
+            {"Filters": [available, named]}
+            if selector.name
+            else {"Filters": [available], "GroupIds": [selector.id]}
         )
+        try:
+            answer = await self._aws.call("ec2", "describe_placement_groups", **which)
+        except AwsError as exc:
+            if exc.is_not_found:
+                return None
+            raise
         for d in answer.get("PlacementGroups", []):
-            if value in (d.get("GroupId"), d.get("GroupName")):
-                return PlacementGroup(
-                    id=d["GroupId"],
-                    name=d.get("GroupName", ""),
-                    strategy=d.get("Strategy", ""),
-                    partitions=d.get("PartitionCount") or 0,
-                )
+            return PlacementGroup(
+                id=d["GroupId"],
+                name=d.get("GroupName", ""),
+                strategy=d.get("Strategy", ""),
+                partitions=d.get("PartitionCount") or 0,
+            )
         return None

@@ -180,6 +180,19 @@ async def test_a_placement_group_is_asked_for_once_and_kept_while_ec2_does_not_a
         await groups.find(PlacementGroupSelector(name="never seen"))
 
 
+async def test_a_placement_group_that_another_account_shares_is_found_by_its_id() -> None:
+    class Sharing(Answering):
+        async def call(self, service: str, operation: str, **parameters: Any) -> Any:
+            is_named = parameters.get("GroupIds") == ["pg-1"]
+            row = {"GroupId": "pg-1", "GroupName": "theirs", "Strategy": "spread"}
+            return {"PlacementGroups": [row] if is_named else []}
+
+    group = await PlacementGroups(Sharing()).find(PlacementGroupSelector(id="pg-1"))
+
+    assert group is not None
+    assert (group.id, group.strategy) == ("pg-1", "spread")
+
+
 SUBNET = {"SubnetId": "s-1", "AvailabilityZone": "a", "AvailableIpAddressCount": 9}
 
 

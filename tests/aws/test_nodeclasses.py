@@ -97,6 +97,13 @@ async def test_looking_again_changes_nothing(provider: AWSCloudProvider) -> None
             id="no placement group",
         ),
         pytest.param(
+            {"placement_group_selector": PlacementGroupSelector(id="pg-0123456789abcdef0")},
+            "PlacementGroupReady",
+            "PlacementGroupNotFound",
+            "pg-0123456789abcdef0",
+            id="no placement group of that id",
+        ),
+        pytest.param(
             {"tags": {"karpenter.sh/nodepool": "mine"}},
             "ValidationSucceeded",
             "TagValidationFailed",
