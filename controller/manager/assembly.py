@@ -1,27 +1,21 @@
-"""Every reconciler with its ports, and which change of the cluster concerns which of them."""
+"""Every reconciler with its ports."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, Protocol
 
-from controller.apis import conditions, kinds, labels
+from controller.apis import kinds
 from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED, LAUNCHED, NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.modes import Mode
 from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Workers
+from controller.manager.nudges import Nudges
 from controller.options import Options
-from controller.reconcilers.capacitybuffer.resolution import SCALABLES, Resolution
+from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
 from controller.reconcilers.clock import Clock
@@ -41,21 +35,21 @@ from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from controller.reconcilers.nodeclaim.podevents import PodEvents, node_concerned
+from controller.reconcilers.nodeclaim.podevents import PodEvents
 from controller.reconcilers.nodeclaim.tagging import Tagging
 from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodehealth.repair import Repair
-from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
+from controller.reconcilers.nodeoverlay.evaluation import Evaluation
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
-from controller.reconcilers.provisioning.nomination import Nomination, node_forgotten
+from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
-from controller.state.cluster import Cluster, key_of
+from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
 from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
@@ -107,7 +101,7 @@ class Assembly:
     def __init__(self, ports: ReconcilerPorts, options: Options, *, ca_bundle: str = "") -> None:
         api, cloud, cluster = ports.api, ports.cloud, ports.cluster
         metrics, clock = ports.metrics, ports.clock
-        self._cloud, self._cluster, self._metrics = cloud, cluster, metrics
+        self._cloud, self._metrics = cloud, metrics
         self._recorder = ports.recorder
         self._is_acting = False
 
@@ -119,51 +113,54 @@ class Assembly:
         def singleton(name: str, rounds: Rounds) -> Singleton:
             return Singleton(name, rounds, metrics)
 
-        self._batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
+        batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
         registrations = Registrations()
         trials = Trials(cluster, clock, registrations)
-        provisioner = _provisioner(ports, options, self._batch_window, trials)
+        provisioner = _provisioner(ports, options, batch_window, trials)
         nomination = _nomination(ports, provisioner.plan)
         ledger = _ledger(ports)
         orchestrator = _orchestrator(ports, provisioner.plan, ledger)
-
         readiness = Readiness(api, cluster, clock, registrations)
-        self._pools = loop("nodepool.readiness", readiness, apart=POOLS_APART)
-        self._classes = loop("nodeclass", _resolver(ports, ca_bundle))
         lifecycle = _lifecycle(ports, options, nomination, registrations)
-        self._claims = loop("nodeclaim.lifecycle", lifecycle, MANY)
-        self._consolidatable = loop("nodeclaim.disruption", Consolidatable(api, cluster, clock))
-        self._drift = loop("nodeclaim.drift", Drift(api, cloud, cluster, clock))
-        self._consistency = loop("nodeclaim.consistency", _consistency(ports))
-        self._tagging = loop("nodeclaim.tagging", _tagging(ports, options), ONE)
-        self._expiration = loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock))
-        self._pod_events = loop("nodeclaim.podevents", PodEvents(api, cluster, clock))
-        self._nodes = loop("node.termination", _terminator(ports, options), MANY)
-        self._nominations = loop("pod.nomination", nomination)
-        self._repair = loop("node.health", _repair(ports))
+        replication = Replication(api, cluster, metrics, clock, trials)
+        disruptor = _disruptor(ports, options, orchestrator, trials)
+
+        self._nudges = hears = Nudges(
+            cluster=cluster,
+            batch_window=batch_window,
+            pools=loop("nodepool.readiness", readiness, apart=POOLS_APART),
+            classes=loop("nodeclass", _resolver(ports, ca_bundle)),
+            claims=loop("nodeclaim.lifecycle", lifecycle, MANY),
+            consolidatable=loop("nodeclaim.disruption", Consolidatable(api, cluster, clock)),
+            drift=loop("nodeclaim.drift", Drift(api, cloud, cluster, clock)),
+            consistency=loop("nodeclaim.consistency", _consistency(ports)),
+            tagging=loop("nodeclaim.tagging", _tagging(ports, options), ONE),
+            expiration=loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock)),
+            pod_events=loop("nodeclaim.podevents", PodEvents(api, cluster, clock)),
+            nodes=loop("node.termination", _terminator(ports, options), MANY),
+            nominations=loop("pod.nomination", nomination),
+            repair=loop("node.health", _repair(ports)),
+            overlays=loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE),
+            buffers=loop("capacitybuffer", Resolution(api, cluster, clock)),
+            static=loop("static.provisioning", replication),
+            disruption=singleton("disruption", disruptor),
+            disruption_queue=singleton("disruption.queue", orchestrator),
+        )
         # Nobody runs these where they are switched off, and then nobody hears their nudges.
         gates = options.feature_gates
-        self._overlays = loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE)
-        self._buffers = loop("capacitybuffer", Resolution(api, cluster, clock))
-        self._static = loop(
-            "static.provisioning", Replication(api, cluster, metrics, clock, trials)
-        )
         self._loops = (
-            self._pools, self._classes, self._claims, self._consolidatable, self._drift,
-            self._expiration, self._consistency, self._tagging,
-            self._pod_events, self._nodes, self._nominations,
-            *((self._repair,) if gates.node_repair else ()),
-            *((self._overlays,) if gates.node_overlay else ()),
-            *((self._buffers,) if gates.capacity_buffer else ()),
-            *((self._static,) if gates.static_capacity else ()),
+            hears.pools, hears.classes, hears.claims, hears.consolidatable, hears.drift,
+            hears.expiration, hears.consistency, hears.tagging,
+            hears.pod_events, hears.nodes, hears.nominations,
+            *((hears.repair,) if gates.node_repair else ()),
+            *((hears.overlays,) if gates.node_overlay else ()),
+            *((hears.buffers,) if gates.capacity_buffer else ()),
+            *((hears.static,) if gates.static_capacity else ()),
         )  # fmt: skip
-        disruptor = _disruptor(ports, options, orchestrator, trials)
-        self._disruption = singleton("disruption", disruptor)
-        self._disruption_queue = singleton("disruption.queue", orchestrator)
         self._singletons = [
             singleton("provisioner", provisioner),
-            self._disruption,
-            self._disruption_queue,
+            hears.disruption,
+            hears.disruption_queue,
             singleton("disruption.ledger", ledger),
             singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
             # Without a queue there is still what the cloud's own checks of instances find.
@@ -198,177 +195,20 @@ class Assembly:
                     tasks.create_task(singleton.run())
                 await asyncio.sleep(0)  # loops take nudges from when they run
                 self._is_acting = True
-                self._nudge_everything()
+                self._nudges.everything()
         finally:
             self._is_acting = False
             await self._cloud.settle()
 
     def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
-        """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""
+        """Take note of a change; `before` or `after` is None for what is not there."""
         if kind == kinds.POD and after is not None:
             self._metrics.pod_changed(before, after)
         elif kind in CONDITIONED and after is not None:
             known = before.status.conditions if before is not None else ()
             self._metrics.conditions_changed(kind, known, after.status.conditions)
-        if not self._is_acting:
-            return
-        concerned: dict[Kind[Any], Callable[[Any, Any], None]] = {
-            kinds.POD: self._pod_changed,
-            kinds.NODE: self._node_changed,
-            kinds.NODE_CLAIM: self._claim_changed,
-            kinds.NODE_POOL: self._pool_changed,
-            kinds.EC2_NODE_CLASS: self._class_changed,
-            kinds.VOLUME_ATTACHMENT: self._attachment_changed,
-            kinds.NODE_OVERLAY: self._overlay_changed,
-            kinds.CAPACITY_BUFFER: self._buffer_changed,
-            kinds.POD_TEMPLATE: self._template_changed,
-            **{kind: partial(self._scalable_changed, kind) for kind in SCALABLES.values()},
-            kinds.RESOURCE_SLICE: self._slice_changed,
-        }
-        if kind in concerned:
-            concerned[kind](before, after)
-
-    def _nudge_everything(self) -> None:
-        for pool in self._cluster.list(kinds.NODE_POOL):
-            self._pools.nudge(pool.metadata.name)
-            self._static.nudge(pool.metadata.name)
-        for node_class in self._cluster.list(kinds.EC2_NODE_CLASS):
-            self._classes.nudge(node_class.metadata.name)
-        for claim in self._cluster.list(kinds.NODE_CLAIM):
-            self._claim_changed(None, claim)
-        for node in self._cluster.list(kinds.NODE):
-            self._nodes.nudge(node.metadata.name)
-            self._repair.nudge(node.metadata.name)
-        self._overlays.nudge(ALL)
-        for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
-            self._buffers.nudge(key_of(buffer))
-        for pod in self._cluster.pending_pods():
-            self._batch_window.nudge(pod.metadata.uid)
-
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        if after is not None and self._cluster.begins_to_wait(before, after):
-            self._batch_window.nudge(after.metadata.uid)
-        if node_name := node_concerned(before, after):
-            self._pod_events.nudge(node_name)
-        if node_name := node_forgotten(before, after):
-            self._nominations.nudge(node_name)
-        pod = after or before
-        if pod is not None and pod.spec.node_name:
-            node = self._cluster.get(kinds.NODE, pod.spec.node_name)
-            if node is not None and node.metadata.is_deleting:
-                self._nodes.nudge(node.metadata.name)
-
-    def _node_changed(self, before: Node | None, after: Node | None) -> None:
-        node = after or before
-        if node is None:
-            return
-        for loop in (self._nodes, self._repair):
-            loop.nudge(node.metadata.name)
-        claim = self._cluster.claim_of(node)
-        if claim is not None:
-            self._claims.nudge(claim.metadata.name)
-        is_leaving = after is None or after.metadata.is_deleting
-        was_leaving = before is None or before.metadata.is_deleting
-        if is_leaving and not was_leaving:
-            # Its pods will need a place: another round, though none of them is new.
-            self._batch_window.nudge(node.metadata.uid)
-
-    def _claim_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
-        claim = after or before
-        if claim is None:
-            return
-        for loop in (self._claims, self._consolidatable, self._expiration):
-            loop.nudge(claim.metadata.name)
-        for loop in (self._pools, self._static):
-            loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
-        if claim.status.node_name:
-            self._nodes.nudge(claim.status.node_name)
-            self._tagging.nudge(claim.metadata.name)
-        if _is_comparable(before) != _is_comparable(after):
-            self._consistency.nudge(claim.metadata.name)
-        if after is None:
-            self._classes.nudge(claim.spec.node_class_ref.name)
-        self._disruption_queue.nudge()
-        if _made_from(before) != _made_from(after):
-            self._drift.nudge(claim.metadata.name)
-        if any(
-            _holds(after, kind) and not _holds(before, kind) for kind in (CONSOLIDATABLE, DRIFTED)
-        ):
-            self._disruption.nudge()
-
-    def _pool_changed(self, before: NodePool | None, after: NodePool | None) -> None:
-        pool = after or before
-        if pool is None:
-            return
-        self._pools.nudge(pool.metadata.name)
-        if before is None or after is None or _wanted(before) != _wanted(after):
-            for claim in self._cluster.claims_of(pool.metadata.name):
-                self._drift.nudge(claim.metadata.name)
-        if before is not None and after is not None and _offers(before) == _offers(after):
-            return
-        for claim in self._cluster.list(kinds.NODE_CLAIM):
-            if claim.metadata.labels.get(labels.NODEPOOL) == pool.metadata.name:
-                self._consolidatable.nudge(claim.metadata.name)
-        self._static.nudge(pool.metadata.name)
-        self._overlays.nudge(ALL)
-        # What could not be placed before may have a place now.
-        self._batch_window.nudge(pool.metadata.uid)
-
-    def _class_changed(self, before: Any, after: Any) -> None:
-        name = (after or before).metadata.name
-        self._classes.nudge(name)
-        self._overlays.nudge(ALL)
-        for pool in self._cluster.list(kinds.NODE_POOL):
-            if pool.spec.template.spec.node_class_ref.name == name:
-                self._pools.nudge(pool.metadata.name)
-        for claim in self._cluster.list(kinds.NODE_CLAIM):
-            if claim.spec.node_class_ref.name == name:
-                self._drift.nudge(claim.metadata.name)
-
-    def _overlay_changed(self, before: Any, after: Any) -> None:
-        overlay = after or before
-        if before is None or after is None or not _is_same_wish(before, after):
-            self._overlays.nudge(ALL)
-        # Whether it is in force stands in its conditions: prices may be others now.
-        self._batch_window.nudge(overlay.metadata.uid)
-
-    def _buffer_changed(self, before: Any, after: Any) -> None:
-        buffer = after or before
-        if before is None or after is None or not _is_same_wish(before, after):
-            self._buffers.nudge(key_of(buffer))
-        # Its status says for how many pods there must be room now.
-        self._batch_window.nudge(buffer.metadata.uid)
-
-    def _template_changed(self, before: Any, after: Any) -> None:
-        template = (after or before).metadata
-        for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
-            reference = buffer.spec.pod_template_ref
-            if buffer.metadata.namespace == template.namespace and (
-                reference is not None and reference.name == template.name
-            ):
-                self._buffers.nudge(key_of(buffer))
-
-    def _scalable_changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
-        if before is not None and after is not None and _is_same_wish(before, after):
-            return
-        scaled = (after or before).metadata
-        for buffer in self._cluster.list(kinds.CAPACITY_BUFFER):
-            reference = buffer.spec.scalable_ref
-            if buffer.metadata.namespace == scaled.namespace and (
-                reference is not None
-                and (reference.kind, reference.name) == (kind.name, scaled.name)
-            ):
-                self._buffers.nudge(key_of(buffer))
-
-    def _slice_changed(self, before: Any, after: Any) -> None:
-        # A node may have waited for these devices to be ready for pods.
-        node = self._cluster.get(kinds.NODE, (after or before).spec.node_name)
-        claim = self._cluster.claim_of(node) if node is not None else None
-        if claim is not None:
-            self._claims.nudge(claim.metadata.name)
-
-    def _attachment_changed(self, before: Any, after: Any) -> None:
-        self._nodes.nudge((after or before).spec.node_name)
+        if self._is_acting:
+            self._nudges.changed(kind, before, after)
 
 
 def _provisioner(
@@ -558,33 +398,3 @@ def _listener(ports: ReconcilerPorts) -> Listener:
         metrics=ports.metrics,
         clock=ports.clock,
     )
-
-
-def _is_same_wish(before: Any, after: Any) -> bool:
-    """Whether only what the controller writes of an object has changed."""
-    return bool(before.metadata.generation == after.metadata.generation)
-
-
-def _holds(claim: NodeClaim | None, condition: str) -> bool:
-    return claim is not None and conditions.is_true(claim.status.conditions, condition)
-
-
-def _is_comparable(claim: NodeClaim | None) -> tuple[bool, bool]:
-    """Return what decides with what a claim's node is to be compared."""
-    return _holds(claim, INITIALIZED), claim is not None and claim.metadata.is_deleting
-
-
-def _made_from(claim: NodeClaim | None) -> tuple[object, ...]:
-    """Return what decides whether a claim has drifted, of what stands on itself."""
-    own = claim.metadata if claim is not None else ObjectMeta()
-    return claim is None, own.labels, own.annotations, _holds(claim, LAUNCHED)
-
-
-def _wanted(pool: NodePool) -> tuple[int, Mapping[str, str]]:
-    """Return what decides whether nodes of a pool have drifted."""
-    return pool.metadata.generation, pool.metadata.annotations
-
-
-def _offers(pool: NodePool) -> tuple[int, bool]:
-    """Return what decides whether a pool can make nodes, and which."""
-    return pool.metadata.generation, conditions.is_true(pool.status.conditions, "Ready")

@@ -1,0 +1,239 @@
+"""Which change of the cluster concerns which of the reconcilers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from controller.apis import conditions, kinds, labels
+from controller.apis.kinds import Kind
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED, LAUNCHED, NodeClaim
+from controller.apis.nodepool import NodePool
+from controller.apis.nodes import Node
+from controller.apis.pods import Pod
+from controller.manager.loops import Loop, Singleton
+from controller.reconcilers.capacitybuffer.resolution import SCALABLES
+from controller.reconcilers.nodeclaim.podevents import node_concerned
+from controller.reconcilers.nodeoverlay.evaluation import ALL
+from controller.reconcilers.provisioning.batchwindow import BatchWindow
+from controller.reconcilers.provisioning.nomination import node_forgotten
+from controller.state.cluster import Cluster, key_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nudges:
+    """The loops that hear of changes; one that is switched off hears them and does nothing."""
+
+    cluster: Cluster
+    batch_window: BatchWindow
+    pools: Loop
+    classes: Loop
+    claims: Loop
+    consolidatable: Loop
+    drift: Loop
+    consistency: Loop
+    tagging: Loop
+    expiration: Loop
+    pod_events: Loop
+    nodes: Loop
+    nominations: Loop
+    repair: Loop
+    overlays: Loop
+    buffers: Loop
+    static: Loop
+    disruption: Singleton
+    disruption_queue: Singleton
+
+    def changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
+        """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""
+        concerned: dict[Kind[Any], Callable[[Any, Any], None]] = {
+            kinds.POD: self._pod_changed,
+            kinds.NODE: self._node_changed,
+            kinds.NODE_CLAIM: self._claim_changed,
+            kinds.NODE_POOL: self._pool_changed,
+            kinds.EC2_NODE_CLASS: self._class_changed,
+            kinds.VOLUME_ATTACHMENT: self._attachment_changed,
+            kinds.NODE_OVERLAY: self._overlay_changed,
+            kinds.CAPACITY_BUFFER: self._buffer_changed,
+            kinds.POD_TEMPLATE: self._template_changed,
+            **{kind: partial(self._scalable_changed, kind) for kind in SCALABLES.values()},
+            kinds.RESOURCE_SLICE: self._slice_changed,
+        }
+        if kind in concerned:
+            concerned[kind](before, after)
+
+    def everything(self) -> None:
+        """Nudge whoever has something to look after: whoever begins has heard of nothing."""
+        for pool in self.cluster.list(kinds.NODE_POOL):
+            self.pools.nudge(pool.metadata.name)
+            self.static.nudge(pool.metadata.name)
+        for node_class in self.cluster.list(kinds.EC2_NODE_CLASS):
+            self.classes.nudge(node_class.metadata.name)
+        for claim in self.cluster.list(kinds.NODE_CLAIM):
+            self._claim_changed(None, claim)
+        for node in self.cluster.list(kinds.NODE):
+            self.nodes.nudge(node.metadata.name)
+            self.repair.nudge(node.metadata.name)
+        self.overlays.nudge(ALL)
+        for buffer in self.cluster.list(kinds.CAPACITY_BUFFER):
+            self.buffers.nudge(key_of(buffer))
+        for pod in self.cluster.pending_pods():
+            self.batch_window.nudge(pod.metadata.uid)
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is not None and self.cluster.begins_to_wait(before, after):
+            self.batch_window.nudge(after.metadata.uid)
+        if node_name := node_concerned(before, after):
+            self.pod_events.nudge(node_name)
+        if node_name := node_forgotten(before, after):
+            self.nominations.nudge(node_name)
+        pod = after or before
+        if pod is not None and pod.spec.node_name:
+            node = self.cluster.get(kinds.NODE, pod.spec.node_name)
+            if node is not None and node.metadata.is_deleting:
+                self.nodes.nudge(node.metadata.name)
+
+    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+        node = after or before
+        if node is None:
+            return
+        for loop in (self.nodes, self.repair):
+            loop.nudge(node.metadata.name)
+        claim = self.cluster.claim_of(node)
+        if claim is not None:
+            self.claims.nudge(claim.metadata.name)
+        is_leaving = after is None or after.metadata.is_deleting
+        was_leaving = before is None or before.metadata.is_deleting
+        if is_leaving and not was_leaving:
+            # Its pods will need a place: another round, though none of them is new.
+            self.batch_window.nudge(node.metadata.uid)
+
+    def _claim_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
+        claim = after or before
+        if claim is None:
+            return
+        for loop in (self.claims, self.consolidatable, self.expiration):
+            loop.nudge(claim.metadata.name)
+        for loop in (self.pools, self.static):
+            loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
+        if claim.status.node_name:
+            self.nodes.nudge(claim.status.node_name)
+            self.tagging.nudge(claim.metadata.name)
+        if _is_comparable(before) != _is_comparable(after):
+            self.consistency.nudge(claim.metadata.name)
+        if after is None:
+            self.classes.nudge(claim.spec.node_class_ref.name)
+        self.disruption_queue.nudge()
+        if _made_from(before) != _made_from(after):
+            self.drift.nudge(claim.metadata.name)
+        if any(
+            _holds(after, kind) and not _holds(before, kind) for kind in (CONSOLIDATABLE, DRIFTED)
+        ):
+            self.disruption.nudge()
+
+    def _pool_changed(self, before: NodePool | None, after: NodePool | None) -> None:
+        pool = after or before
+        if pool is None:
+            return
+        self.pools.nudge(pool.metadata.name)
+        if before is None or after is None or _wanted(before) != _wanted(after):
+            for claim in self.cluster.claims_of(pool.metadata.name):
+                self.drift.nudge(claim.metadata.name)
+        if before is not None and after is not None and _offers(before) == _offers(after):
+            return
+        for claim in self.cluster.list(kinds.NODE_CLAIM):
+            if claim.metadata.labels.get(labels.NODEPOOL) == pool.metadata.name:
+                self.consolidatable.nudge(claim.metadata.name)
+        self.static.nudge(pool.metadata.name)
+        self.overlays.nudge(ALL)
+        # What could not be placed before may have a place now.
+        self.batch_window.nudge(pool.metadata.uid)
+
+    def _class_changed(self, before: Any, after: Any) -> None:
+        name = (after or before).metadata.name
+        self.classes.nudge(name)
+        self.overlays.nudge(ALL)
+        for pool in self.cluster.list(kinds.NODE_POOL):
+            if pool.spec.template.spec.node_class_ref.name == name:
+                self.pools.nudge(pool.metadata.name)
+        for claim in self.cluster.list(kinds.NODE_CLAIM):
+            if claim.spec.node_class_ref.name == name:
+                self.drift.nudge(claim.metadata.name)
+
+    def _overlay_changed(self, before: Any, after: Any) -> None:
+        overlay = after or before
+        if before is None or after is None or not _is_same_wish(before, after):
+            self.overlays.nudge(ALL)
+        # Whether it is in force stands in its conditions: prices may be others now.
+        self.batch_window.nudge(overlay.metadata.uid)
+
+    def _buffer_changed(self, before: Any, after: Any) -> None:
+        buffer = after or before
+        if before is None or after is None or not _is_same_wish(before, after):
+            self.buffers.nudge(key_of(buffer))
+        # Its status says for how many pods there must be room now.
+        self.batch_window.nudge(buffer.metadata.uid)
+
+    def _template_changed(self, before: Any, after: Any) -> None:
+        template = (after or before).metadata
+        for buffer in self.cluster.list(kinds.CAPACITY_BUFFER):
+            reference = buffer.spec.pod_template_ref
+            if buffer.metadata.namespace == template.namespace and (
+                reference is not None and reference.name == template.name
+            ):
+                self.buffers.nudge(key_of(buffer))
+
+    def _scalable_changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
+        if before is not None and after is not None and _is_same_wish(before, after):
+            return
+        scaled = (after or before).metadata
+        for buffer in self.cluster.list(kinds.CAPACITY_BUFFER):
+            reference = buffer.spec.scalable_ref
+            if buffer.metadata.namespace == scaled.namespace and (
+                reference is not None
+                and (reference.kind, reference.name) == (kind.name, scaled.name)
+            ):
+                self.buffers.nudge(key_of(buffer))
+
+    def _slice_changed(self, before: Any, after: Any) -> None:
+        # A node may have waited for these devices to be ready for pods.
+        node = self.cluster.get(kinds.NODE, (after or before).spec.node_name)
+        claim = self.cluster.claim_of(node) if node is not None else None
+        if claim is not None:
+            self.claims.nudge(claim.metadata.name)
+
+    def _attachment_changed(self, before: Any, after: Any) -> None:
+        self.nodes.nudge((after or before).spec.node_name)
+
+
+def _is_same_wish(before: Any, after: Any) -> bool:
+    """Whether only what the controller writes of an object has changed."""
+    return bool(before.metadata.generation == after.metadata.generation)
+
+
+def _holds(claim: NodeClaim | None, condition: str) -> bool:
+    return claim is not None and conditions.is_true(claim.status.conditions, condition)
+
+
+def _is_comparable(claim: NodeClaim | None) -> tuple[bool, bool]:
+    """Return what decides with what a claim's node is to be compared."""
+    return _holds(claim, INITIALIZED), claim is not None and claim.metadata.is_deleting
+
+
+def _made_from(claim: NodeClaim | None) -> tuple[object, ...]:
+    """Return what decides whether a claim has drifted, of what stands on itself."""
+    own = claim.metadata if claim is not None else ObjectMeta()
+    return claim is None, own.labels, own.annotations, _holds(claim, LAUNCHED)
+
+
+def _wanted(pool: NodePool) -> tuple[int, Mapping[str, str]]:
+    """Return what decides whether nodes of a pool have drifted."""
+    return pool.metadata.generation, pool.metadata.annotations
+
+
+def _offers(pool: NodePool) -> tuple[int, bool]:
+    """Return what decides whether a pool can make nodes, and which."""
+    return pool.metadata.generation, conditions.is_true(pool.status.conditions, "Ready")
