@@ -54,7 +54,7 @@ class Source(Protocol):
         """Yield the lines of a watch until the server ends it, or raise SilenceError."""
 
 
-async def follow(source: Source, kind: Kind[T]) -> AsyncIterator[Change[T]]:
+async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], None]:
     """Yield RESET, what there is, SYNCED, and then every change, for ever.
 
     No error of the server ends it: each is logged, and tried again after a pause that

@@ -36,7 +36,7 @@ async def test_others_have_their_turn_while_a_page_is_taken_in() -> None:
             await asyncio.sleep(0)
 
     waiting = asyncio.create_task(other())
-    async with contextlib.aclosing(watching.follow(OnePage(), POD)) as changes:  # type: ignore[type-var]
+    async with contextlib.aclosing(watching.follow(OnePage(), POD)) as changes:
         async for change in changes:
             taken += change.type == "ADDED"
             if change.type == "SYNCED":
