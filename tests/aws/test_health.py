@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from controller.apis import conditions, labels
+from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.aws.cluster import ClusterFacts
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
@@ -105,38 +107,53 @@ async def test_without_the_right_to_ask_nothing_is_asked_any_more(
     assert region.control.calls() == {}
 
 
-async def test_no_node_is_put_into_a_zone_that_traffic_was_shifted_from(
-    session: Session, region: Region
-) -> None:
-    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
-    provider = AWSCloudProvider(options, aws=session)
+SHIFTING = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A provider that heeds shifts, and a way to shift traffic away from us-west-2a."""
+
+    region: Region
+    provider: AWSCloudProvider
+    node_class: EC2NodeClass
+    zone_id: str
+
+    async def begin(self) -> None:
+        self.region.control.shift_zone(self.zone_id)
+        await self.provider.start()
+
+    async def end(self) -> None:
+        self.region.control.shift_zone(self.zone_id, active=False)
+        await self.provider.start()
+
+    async def launch(self, zone: str) -> str:
+        claim = make_claim(within(labels.ZONE, zone))
+        return (await self.provider.launch(claim, self.node_class)).provider_id
+
+
+@pytest.fixture
+async def shift(session: Session, region: Region) -> AsyncIterator[Shift]:
+    provider = AWSCloudProvider(SHIFTING, aws=session)
     node_class = await ready(provider)
-    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
-    region.control.shift_zone(shifted)
+    (zone_id,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
+    yield Shift(region, provider, node_class, zone_id)
+    region.control.shift_zone(zone_id, active=False)
 
-    await provider.start()
 
-    types = await provider.instance_types(node_class)
+async def test_no_node_is_put_into_a_zone_that_traffic_was_shifted_from(shift: Shift) -> None:
+    await shift.begin()
+
+    types = await shift.provider.instance_types(shift.node_class)
     zones = {o.zone for t in types for o in t.offerings if o.available}
     assert zones == {"us-west-2b", "us-west-2c"}
-    region.control.shift_zone(shifted, active=False)
 
 
-async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(
-    session: Session, region: Region
-) -> None:
-    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
-    provider = AWSCloudProvider(options, aws=session)
-    node_class = await ready(provider)
-    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
-    launched = {
-        zone: await provider.launch(make_claim(within(labels.ZONE, zone)), node_class)
-        for zone in ("us-west-2a", "us-west-2b")
-    }
-    here, elsewhere = (launched[zone].provider_id for zone in ("us-west-2a", "us-west-2b"))
+async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(shift: Shift) -> None:
+    provider, region = shift.provider, shift.region
+    here, elsewhere = [await shift.launch(zone) for zone in ("us-west-2a", "us-west-2b")]
     await provider.instances()
-    region.control.shift_zone(shifted)
-    await provider.start()
+    await shift.begin()
     ids = [provider_id.rpartition("/")[2] for provider_id in (here, elsewhere)]
     region.client("ec2").terminate_instances(InstanceIds=ids)
     region.control.clear_calls()
@@ -151,68 +168,55 @@ async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(
     with pytest.raises(NodeClaimNotFoundError):
         await provider.get(elsewhere)
 
-    region.control.shift_zone(shifted, active=False)
-    await provider.start()
+    await shift.end()
     assert [i for i in await provider.instances() if not i.deleting] == []
     with pytest.raises(NodeClaimNotFoundError):
         await provider.terminate(here)
 
 
 async def test_a_controller_that_starts_during_a_shift_ends_nothing_before_it_knows_any_class(
-    session: Session, region: Region
+    shift: Shift, session: Session
 ) -> None:
-    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
-    before = AWSCloudProvider(options, aws=session)
-    node_class = await ready(before)
-    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
-    here = await before.launch(make_claim(within(labels.ZONE, "us-west-2a")), node_class)
-    region.control.shift_zone(shifted)
+    here = await shift.launch("us-west-2a")
+    await shift.begin()
 
-    after = AWSCloudProvider(options, aws=session)
-    await after.start()
+    started = AWSCloudProvider(SHIFTING, aws=session)
+    await started.start()
 
-    for question in (after.terminate(here.provider_id), after.get(here.provider_id)):
+    for question in (started.terminate(here), started.get(here)):
         with pytest.raises(CloudProviderError) as raised:
             await question
         assert raised.value.reason == "ZoneShifted"
-    region.control.shift_zone(shifted, active=False)
-    await after.start()
-    await after.terminate(here.provider_id)
+    await shift.end()
+    await started.start()
+    await started.terminate(here)
 
 
-async def test_a_class_says_from_which_of_its_zones_traffic_is_shifted_away(
-    session: Session, region: Region
-) -> None:
-    options = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
-    provider = AWSCloudProvider(options, aws=session)
-    node_class = await ready(provider)
-    (shifted,) = [s.zone_id for s in node_class.status.subnets if s.zone == "us-west-2a"]
-    region.control.shift_zone(shifted)
-    await provider.start()
+async def test_a_class_says_from_which_of_its_zones_traffic_is_shifted_away(shift: Shift) -> None:
+    await shift.begin()
 
-    told = conditions.find((await ready(provider)).status.conditions, "ZonesInUse")
+    told = conditions.find((await ready(shift.provider)).status.conditions, "ZonesInUse")
 
     assert told is not None
     assert (told.status, told.reason) == ("False", "ZonalShift")
-    assert f"us-west-2a ({shifted})" in told.message
-    region.control.shift_zone(shifted, active=False)
-    await provider.start()
-    assert conditions.find((await ready(provider)).status.conditions, "ZonesInUse") is None
+    assert f"us-west-2a ({shift.zone_id})" in told.message
+    await shift.end()
+    now = await ready(shift.provider)
+    assert conditions.find(now.status.conditions, "ZonesInUse") is None
 
 
 async def test_a_shift_whose_time_is_over_ends_though_arc_does_not_answer(
-    session: Session, region: Region
+    shift: Shift, session: Session
 ) -> None:
     now = datetime.now(UTC)
-    options = Options(cluster_name=CLUSTER)
-    subnets = Subnets(session)
-    shift = ZonalShift(session, ClusterFacts(session, options), subnets, now=lambda: now)
-    region.control.shift_zone("usw2-az1")
-    await shift.refresh()
-    assert shift.away == {"usw2-az1"}
-    region.control.shift_zone("usw2-az1", active=False)
+    facts = ClusterFacts(session, SHIFTING)
+    heard = ZonalShift(session, facts, Subnets(session), now=lambda: now)
+    await shift.begin()
+    await heard.refresh()
+    assert heard.away == {shift.zone_id}
+    assert heard.covers("us-west-2a")
 
     now += timedelta(hours=2)
 
-    assert shift.away == frozenset()
-    assert not any(shift.covers(f"us-west-2{letter}") for letter in "abcd")
+    assert heard.away == frozenset()
+    assert not heard.covers("us-west-2a")
