@@ -6,15 +6,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
 
-import boto3
 import pytest
 
 from controller.apis import labels
 from infra.clusterapi import ClusterApi
 from testbed.cloud import Cloud
 from testbed.cloud.world import Settings
+from tests import administrator
 from tests.account.allowance import CPU, STANDING, Allowance, AllowanceSpentError
 from tests.account.story import Story
 from tests.account.sweep import Machine, machines, sweep
@@ -129,15 +129,7 @@ def cloud() -> Iterator[Cloud]:
 
 
 def test_the_sweep_ends_what_runs_and_tells_of_the_rest(cloud: Cloud) -> None:
-    def client(service: str) -> Any:
-        return boto3.client(
-            service,
-            region_name="us-west-2",
-            endpoint_url=cloud.url,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
-
+    client = partial(administrator.client, cloud.url)
     ec2 = client("ec2")
     ours = [{"Key": labels.TAG_INSTALLATION, "Value": INSTALLATION}]
     image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import boto3
 import pytest
 
 from controller.aws.provider import AWSCloudProvider
@@ -17,6 +16,7 @@ from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.world import Settings
 from testbed.nodes.instances import Instance as Machine
+from tests import administrator
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock, tag_network
 from tests.virtualclock import pytest_asyncio_loop_factories
 
@@ -33,13 +33,7 @@ class Region:
     control: CloudControl
 
     def client(self, service: str) -> Any:
-        return boto3.client(
-            service,
-            region_name=REGION,
-            endpoint_url=self.cloud.url,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        return administrator.client(self.cloud.url, service)
 
     def instances(self) -> list[Any]:
         """Instances that are not on their way out."""

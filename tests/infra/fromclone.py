@@ -17,7 +17,7 @@ import pytest
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import PulumiEngine
 from testbed.region.testbed import Part, Testbed
-from tests.infra.test_engine import CHECKOUT, api_of, node, pools_folder
+from tests.infra.test_engine import CHECKOUT, furnish, settings_of
 
 pytestmark = pytest.mark.cluster
 
@@ -40,23 +40,14 @@ def test_install_up_and_destroy(tmp_path: Path) -> None:
     project = clone(tmp_path / "clone")
     with Testbed(directory=tmp_path / "testbed", until=Part.CLOUD) as testbed:
         assert testbed.cloud is not None
-        for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
-            api_of(testbed).request("POST", "/api/v1/nodes", node(name, zone))
+        furnish(testbed)
         engine = PulumiEngine(
             directory=tmp_path / "pulumi",
             project=project,
             environment=testbed.environment(),
             is_installed=True,
         )
-        settings = {
-            "clusterName": "joiner",
-            "region": "us-west-2",
-            "awsEndpoint": testbed.cloud.url,
-            "kubeconfig": str(testbed.cluster.kubeconfig),
-            "image": "joiner:test",
-            "nodePools": str(pools_folder(tmp_path / "pools")),
-            "drainTimeout": "5s",
-        }
+        settings = settings_of(testbed, tmp_path)
 
         engine.install()
         assert engine.preview("dev", settings).create > 50

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
 from infra import policies
@@ -16,6 +14,7 @@ from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
+from tests import administrator
 from tests.infra.rights import beyond, called
 from tests.infra.test_engine import CHECKOUT, node, pools_folder
 from tests.infra.test_image import DIGEST, DOCKER
@@ -46,7 +45,7 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
     ) as testbed:
         assert testbed.cloud is not None
         cloud = CloudControl(testbed.cloud.url)
-        iam, eks = (client(testbed.cloud.url, service) for service in ("iam", "eks"))
+        iam, eks = (administrator.client(testbed.cloud.url, service) for service in ("iam", "eks"))
         made = iam.create_role(RoleName="team", AssumeRolePolicyDocument=TRUST)
         team = made["Role"]["Arn"]
         cloud.clear_calls()
@@ -86,13 +85,3 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
         assert {"ecr:CreateRepository", "iam:CreateOpenIDConnectProvider"} <= called(cloud)
         iam.delete_role(RoleName="team")
         assert cloud.leftovers() == {}
-
-
-def client(endpoint: str, service: str) -> Any:
-    return boto3.client(
-        service,
-        region_name="us-west-2",
-        endpoint_url=endpoint,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import msgspec
 import pytest
 import yaml
@@ -25,6 +24,7 @@ from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
+from tests import administrator
 from tests.infra.rights import beyond
 
 pytestmark = pytest.mark.cluster
@@ -109,7 +109,8 @@ class Stage:
 
     def client(self, service: str) -> Any:
         """A client of an administrator."""
-        return administrator(self.testbed, service)
+        assert self.testbed.cloud is not None
+        return administrator.client(self.testbed.cloud.url, service)
 
     def lives(self, instance: str) -> bool:
         """Whether an instance has not been told to end."""
@@ -218,8 +219,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """A cluster and a cloud, which each test leaves as it found them."""
     place = tmp_path_factory.mktemp("engine") / "testbed"
     with Testbed(directory=place, until=Part.CLOUD) as running:
-        for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
-            api_of(running).request("POST", "/api/v1/nodes", node(name, zone))
+        furnish(running)
         yield running
 
 
@@ -235,16 +235,24 @@ def api_of(testbed: Testbed) -> ClusterApi:
         return ClusterApi.find(location)
 
 
-def administrator(testbed: Testbed, service: str) -> Any:
-    """A client of one who may do everything in the account."""
+def furnish(testbed: Testbed) -> None:
+    """Let there be nodes for the controller, which are not the controller's."""
+    for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
+        api_of(testbed).request("POST", "/api/v1/nodes", node(name, zone))
+
+
+def settings_of(testbed: Testbed, folder: Path) -> dict[str, str]:
+    """Configure a stack on the testbed, with one pool in a folder of its own."""
     assert testbed.cloud is not None
-    return boto3.client(
-        service,
-        region_name="us-west-2",
-        endpoint_url=testbed.cloud.url,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
+    return {
+        "clusterName": "joiner",
+        "region": "us-west-2",
+        "awsEndpoint": testbed.cloud.url,
+        "kubeconfig": str(testbed.cluster.kubeconfig),
+        "image": "joiner:test",
+        "nodePools": str(pools_folder(folder / "pools")),
+        "drainTimeout": f"{DRAIN_SECONDS}s",
+    }
 
 
 @pytest.fixture
@@ -263,15 +271,7 @@ def stage(testbed: Testbed, tmp_path: Path) -> Stage:
         engine,
         CloudControl(testbed.cloud.url),
         api_of(testbed),
-        {
-            "clusterName": "joiner",
-            "region": "us-west-2",
-            "awsEndpoint": testbed.cloud.url,
-            "kubeconfig": str(testbed.cluster.kubeconfig),
-            "image": "joiner:test",
-            "nodePools": str(pools_folder(tmp_path / "pools")),
-            "drainTimeout": f"{DRAIN_SECONDS}s",
-        },
+        settings_of(testbed, tmp_path),
         said,
     )
 

@@ -12,7 +12,8 @@ from infra.clusterapi import ClusterApi
 from infra.podidentity import CREDENTIALS, Identities
 from testbed.cloud.control import CloudControl
 from testbed.region.testbed import Part, Testbed
-from tests.infra.test_engine import administrator, api_of
+from tests import administrator
+from tests.infra.test_engine import api_of
 
 pytestmark = pytest.mark.cluster
 
@@ -41,7 +42,8 @@ def test_pods_that_came_before_their_association_are_made_again_and_have_it(
     cluster.request("POST", DEPLOYMENTS, early_deployment())
     (born_early,) = running_pods(cluster, 1)
     assert not has_identity(born_early)
-    administrator(testbed, "eks").create_pod_identity_association(
+    assert testbed.cloud is not None
+    administrator.client(testbed.cloud.url, "eks").create_pod_identity_association(
         clusterName="joiner", namespace="kube-system", serviceAccount="early", roleArn=ROLE
     )
     identities = Identities(

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import yaml
 
 from testbed.demo.run import SETTINGS
 from testbed.environment import CHECKOUT
 from testbed.kube.client import KubeClient, Object
+from tests import administrator
 from tests.neighbours import NEIGHBOURS, TAINT, Neighbour
 from tests.system.manifests import in_pool, need, node_class, node_pool
 from tests.system.region import (
@@ -69,13 +69,7 @@ class Account:
 
     def client(self, service: str) -> Any:
         """A client of an administrator."""
-        return boto3.client(
-            service,
-            region_name="us-west-2",
-            endpoint_url=self.region.cloud.url,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        return administrator.client(self.region.cloud.url, service)
 
     # What is there before.
 

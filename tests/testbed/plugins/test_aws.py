@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import boto3
 import pytest
 from botocore.stub import Stubber
 
@@ -16,6 +15,7 @@ from testbed.plugins.awsprovider import sdktypes
 from testbed.plugins.awsprovider.provider import RESOURCES, AwsProvider
 from testbed.plugins.engine import Changes, EngineError
 from testbed.plugins.provider import Proposal, ProviderError, Work
+from tests.administrator import client
 from tests.testbed.plugins.conftest import EngineOn
 
 IMAGE = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended/image_id"
@@ -23,16 +23,6 @@ SECRET = "a-word-nobody-may-read"
 MADE = re.compile(r"\baws\.([a-z0-9]+)\.([A-Z]\w+)\(")
 """A resource as a program makes it: `aws.iam.Role(`."""
 TOKEN = re.compile(r"aws:([a-z0-9]+)/\w+:(\w+)")
-
-
-def client(cloud: Cloud, service: str) -> Any:
-    return boto3.client(
-        service,
-        region_name=cloud.region,
-        endpoint_url=cloud.url,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
 
 
 def stand_in(cloud: Cloud) -> AwsProvider:
@@ -71,9 +61,9 @@ def test_up_makes_everything_and_destroy_leaves_nothing(engine_on: EngineOn, clo
     assert len(set(outputs["vpc"])) == 1
     assert outputs["image"].startswith("ami-")
     assert outputs["known"][0] == outputs["role_arn"]
-    role = client(cloud, "iam").get_role(RoleName=outputs["role_name"])["Role"]
+    role = client(cloud.url, "iam").get_role(RoleName=outputs["role_name"])["Role"]
     assert {"Key": "project", "Value": "region"} in role["Tags"]
-    entries = client(cloud, "eks").list_access_entries(clusterName=cloud.cluster_name)
+    entries = client(cloud.url, "eks").list_access_entries(clusterName=cloud.cluster_name)
     assert outputs["role_arn"] in entries["accessEntries"]
 
     assert not engine.up("dev", settings(cloud)).any
@@ -99,7 +89,7 @@ def test_a_changed_setting_updates_in_place_or_replaces_as_aws_demands(
     assert updated.update >= 3
     assert updated.create == updated.replace == updated.delete == 0
     assert after["role_arn"] == before["role_arn"]
-    attributes = client(cloud, "sqs").get_queue_attributes(
+    attributes = client(cloud.url, "sqs").get_queue_attributes(
         QueueUrl=after["queue_url"], AttributeNames=["All"]
     )["Attributes"]
     assert attributes["MessageRetentionPeriod"] == "600"
@@ -112,7 +102,7 @@ def test_a_changed_setting_updates_in_place_or_replaces_as_aws_demands(
     assert replaced.replace >= 4  # role, queue, and those that name them
     assert after["role_path"] == "/nodes/"
     assert after["role_arn"] != before["role_arn"]
-    assert client(cloud, "sqs").list_queues()["QueueUrls"] == [after["queue_url"]]
+    assert client(cloud.url, "sqs").list_queues()["QueueUrls"] == [after["queue_url"]]
 
     assert not engine.up(
         "dev", settings(cloud, retention="600", purpose="other", path="/nodes/", queue="renamed")
@@ -125,7 +115,7 @@ def test_refresh_shows_drift_and_up_mends_it(engine_on: EngineOn, cloud: Cloud) 
     engine = engine_on("cloud")
     engine.up("dev", settings(cloud))
     outputs = engine.outputs("dev")
-    iam, sqs, ec2 = (client(cloud, service) for service in ("iam", "sqs", "ec2"))
+    iam, sqs, ec2 = (client(cloud.url, service) for service in ("iam", "sqs", "ec2"))
 
     iam.tag_role(RoleName=outputs["role_name"], Tags=[{"Key": "purpose", "Value": "hijacked"}])
     sqs.set_queue_attributes(
@@ -150,7 +140,7 @@ def test_a_secret_is_nowhere_in_state_or_output(engine_on: EngineOn, cloud: Clou
     engine.refresh("dev")
     engine.up("dev", settings(cloud, purpose="other"), secrets={"token": SECRET})
 
-    role = client(cloud, "iam").get_role(RoleName=engine.outputs("dev")["role_name"])["Role"]
+    role = client(cloud.url, "iam").get_role(RoleName=engine.outputs("dev")["role_name"])["Role"]
     assert {"Key": "token", "Value": SECRET} in role["Tags"]
     assert SECRET not in json.dumps(engine.state("dev"))
     assert SECRET not in "\n".join(said)
@@ -177,7 +167,7 @@ def test_what_is_only_half_made_is_recorded_and_mended_by_the_next_up(
     assert any("InstanceProfile::node" in name for name in names)
 
     engine.up("dev", settings(cloud))
-    profiles = client(cloud, "iam").list_instance_profiles()["InstanceProfiles"]
+    profiles = client(cloud.url, "iam").list_instance_profiles()["InstanceProfiles"]
     assert [len(profile["Roles"]) for profile in profiles] == [1]
     engine.destroy("dev")
     assert control.leftovers() == {}
@@ -224,7 +214,7 @@ def lead_a_life(
 
 
 def test_a_service_linked_role_lives_and_goes(cloud: Cloud) -> None:
-    client(cloud, "iam").delete_service_linked_role(RoleName="AWSServiceRoleForEC2Spot")
+    client(cloud.url, "iam").delete_service_linked_role(RoleName="AWSServiceRoleForEC2Spot")
 
     before, after = lead_a_life(
         stand_in(cloud),
