@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from controller.apis import labels, quantities
@@ -15,6 +15,7 @@ from controller.apis.ec2nodeclass import (
     WITHIN_QUOTAS,
     ZONES_IN_USE,
     EC2NodeClass,
+    SelectorTerm,
 )
 from controller.apis.nodeclaim import NodeClaim
 from controller.apis.nodepool import NodePool
@@ -282,6 +283,12 @@ class AWSCloudProvider:
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims that is not terminated."""
         return await self._instances.all()
+
+    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+        """Return which of these capacity reservations end soon: blocks, 40 minutes before."""
+        found = await self._reservations.find([SelectorTerm(id=i) for i in reservation_ids])
+        now = datetime.now(UTC)
+        return [reservation.id for reservation in found if reservation.is_expiring(now)]
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""

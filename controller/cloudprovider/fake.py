@@ -13,7 +13,7 @@ asked for, or take one away as a person at a console would (`vanish`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -177,6 +177,7 @@ class FakeCloud:
         self.released: list[str] = []
         self.exhausted: set[Pool] = set()
         self.avoided: set[Pool] = set()
+        self.ending_reservations: set[str] = set()
         self.learned: dict[str, dict[str, str | int | float]] = {}
         self._idle = idle
         self._faults: dict[str, list[CloudProviderError]] = {}
@@ -289,6 +290,11 @@ class FakeCloud:
         """Return every instance that is not gone."""
         await self._called("instances", "")
         return tuple(self.machines.values())
+
+    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+        """Return which of these `ending_reservations` names."""
+        await self._called("ending", ",".join(sorted(reservation_ids)))
+        return self.ending_reservations & set(reservation_ids)
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""

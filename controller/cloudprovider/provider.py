@@ -7,7 +7,7 @@ the cheapest instance that meets it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -133,6 +133,9 @@ class CloudProvider(Protocol):
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of this cluster's claims that is not terminated."""
+
+    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+        """Return which of these capacity reservations end soon, and all that runs in them."""
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""

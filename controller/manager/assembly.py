@@ -174,7 +174,7 @@ class Assembly:
                 ),
                 singleton(
                     "capacityreservation.expiration",
-                    BlockExpiration(api, cluster, metrics, clock),
+                    BlockExpiration(api, cloud, cluster, metrics, clock),
                 ),
             ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from controller.apis.ec2nodeclass import EC2NodeClass
@@ -66,6 +66,10 @@ class CloudDecorator:
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return why the instance no longer matches its class."""
         return await self._cloud.drift_reason(claim, node_class)
+
+    async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
+        """Return which of these capacity reservations end soon."""
+        return await self._cloud.ending(reservation_ids)
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from controller.apis.ec2nodeclass import EC2NodeClass, PlacementGroupSelector, S
 from controller.aws.offerings import RESERVATION_ID
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import InsufficientCapacityError, NodeClaimNotFoundError
+from controller.options import Options
 from tests.aws.builders import make_claim, ready, within
 from tests.aws.conftest import Region
+from tests.aws.test_degraded import Answering
 
 ANY = within(labels.CAPACITY_TYPE, "reserved", "spot", "on-demand")
 M5 = within("karpenter.k8s.aws/instance-family", "m5")
@@ -61,6 +64,29 @@ async def test_what_is_paid_for_is_used_first_and_only_as_far_as_it_goes(
     assert second.capacity_type == "spot"
     listed = {i.provider_id: i.capacity_type for i in await provider.instances()}
     assert listed[first.provider_id] == "reserved"
+
+
+async def test_a_capacity_block_ends_soon_forty_minutes_before_its_end(options: Options) -> None:
+    def described() -> list[dict[str, Any]]:
+        return [
+            {
+                "CapacityReservationId": identity,
+                "InstanceType": "p5.48xlarge",
+                "State": "active",
+                "ReservationType": kind,
+                "EndDate": datetime.now(UTC) + timedelta(minutes=minutes),
+            }
+            for identity, kind, minutes in (
+                ("cr-soon", "capacity-block", 39),
+                ("cr-later", "capacity-block", 42),
+                ("cr-ordinary", "default", 1),
+            )
+        ]
+
+    aws = Answering(describe_capacity_reservations=described)
+    provider = AWSCloudProvider(options, aws=aws)
+
+    assert list(await provider.ending({"cr-soon", "cr-later", "cr-ordinary"})) == ["cr-soon"]
 
 
 async def test_who_does_not_allow_reserved_capacity_does_not_use_it_up(

@@ -33,7 +33,7 @@ def capacity_type(world: World) -> CapacityType:
 
 @pytest.fixture
 def expiration(world: World) -> BlockExpiration:
-    return BlockExpiration(world.api, world.cluster, world.metrics, world.clock)
+    return BlockExpiration(world.api, world.cloud, world.cluster, world.metrics, world.clock)
 
 
 async def launched(
@@ -140,3 +140,32 @@ async def test_the_nodes_of_a_capacity_block_leave_forty_minutes_before_its_end(
     claim = world.claim("claim")
     assert claim is not None
     assert claim.metadata.is_deleting is ends
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_nodes_of_a_block_that_no_class_selects_any_more_leave_in_time_too(
+    world: World, expiration: BlockExpiration, *, ends: bool
+) -> None:
+    world.seed(make_class())
+    await launched(world, bought=labels.RESERVED)
+    world.cloud.ending_reservations = {"cr-1"} if ends else {"cr-2"}
+
+    await expiration.run_once()
+
+    claim = world.claim("claim")
+    assert claim is not None
+    assert claim.metadata.is_deleting is ends
+
+
+async def test_for_blocks_that_a_class_selects_the_cloud_is_not_asked(
+    world: World, expiration: BlockExpiration
+) -> None:
+    seed_block(world, left=timedelta(minutes=40))
+    await launched(world, bought=labels.RESERVED)
+    world.cloud.fail("ending", ThrottledError("slow down"))
+
+    await expiration.run_once()
+
+    claim = world.claim("claim")
+    assert claim is not None
+    assert claim.metadata.is_deleting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
 from controller.apis.nodeclaim import NodeClaim
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
@@ -25,10 +27,12 @@ log = logging.getLogger(__name__)
 class BlockExpiration:
     """Deletes the claims of a capacity block that is about to end, without asking budgets.
 
-    Asks nobody: when a block ends stands in the status of the classes that select it.
+    When a block ends stands in the status of the classes that select it; the cloud is asked
+    only for those that no class selects any more.
     """
 
     api: ApiServer
+    cloud: CloudProvider
     cluster: Cluster
     metrics: Metrics
     clock: Clock
@@ -36,20 +40,30 @@ class BlockExpiration:
     async def run_once(self) -> timedelta:
         """Look at every reservation once."""
         now = self.clock()
-        expiring = {
-            reservation.id
+        known = {
+            reservation.id: reservation
             for node_class in self.cluster.list(EC2_NODE_CLASS)
             for reservation in node_class.status.capacity_reservations
-            if reservation.is_expiring(now)
         }
-        if expiring:
-            for claim in self.cluster.list(NODE_CLAIM):
-                reservation_id = claim.metadata.labels.get(labels.RESERVATION_ID, "")
-                if reservation_id in expiring and not claim.metadata.is_deleting:
-                    await self._end(claim, reservation_id)
+        claims: dict[str, list[NodeClaim]] = {}
+        for claim in self.cluster.list(NODE_CLAIM):
+            reservation_id = claim.metadata.labels.get(labels.RESERVATION_ID, "")
+            if reservation_id and not claim.metadata.is_deleting:
+                claims.setdefault(reservation_id, []).append(claim)
+        for reservation_id in claims.keys() & known.keys():
+            if known[reservation_id].is_expiring(now):
+                await self._end(claims[reservation_id], reservation_id)
+        unknown = claims.keys() - known.keys()
+        if unknown:
+            for reservation_id in await self.cloud.ending(unknown):
+                await self._end(claims[reservation_id], reservation_id)
         return PERIOD
 
-    async def _end(self, claim: NodeClaim, reservation_id: str) -> None:
+    async def _end(self, claims: Iterable[NodeClaim], reservation_id: str) -> None:
+        for claim in claims:
+            await self._end_one(claim, reservation_id)
+
+    async def _end_one(self, claim: NodeClaim, reservation_id: str) -> None:
         self.metrics.disrupted(
             claim, "capacity_block_expiring", pods=self.cluster.moving_from(claim)
         )
