@@ -92,10 +92,12 @@ class PlacementGroups:
                 return None
             raise
         for d in answer.get("PlacementGroups", []):
-            return PlacementGroup(
-                id=d["GroupId"],
-                name=d.get("GroupName", ""),
-                strategy=d.get("Strategy", ""),
-                partitions=d.get("PartitionCount") or 0,
-            )
+            # To EC2's filters a name is a pattern.
+            if not selector.name or d.get("GroupName") == selector.name:
+                return PlacementGroup(
+                    id=d["GroupId"],
+                    name=d.get("GroupName", ""),
+                    strategy=d.get("Strategy", ""),
+                    partitions=d.get("PartitionCount") or 0,
+                )
         return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.apis import labels
+from controller.apis import conditions, labels
 from controller.apis.ec2nodeclass import EC2NodeClass, PlacementGroupSelector, SelectorTerm
 from controller.aws.offerings import RESERVATION_ID
 from controller.aws.provider import AWSCloudProvider
@@ -214,6 +214,18 @@ async def test_types_that_a_strategy_does_not_take_cannot_be_had(
     assert "t3" in {
         name.partition(".")[0] for name, _ in await offered(provider, await ready(provider))
     }
+
+
+async def test_a_group_is_meant_by_its_whole_name(
+    provider: AWSCloudProvider, group: PlacementGroupSelector
+) -> None:
+    named_like_it = PlacementGroupSelector(name=f"{group.name[:-1]}*")
+
+    node_class = await ready(provider, placement_group_selector=named_like_it)
+
+    held = conditions.find(node_class.status.conditions, "PlacementGroupReady")
+    assert held is not None
+    assert (held.status, held.reason) == ("False", "PlacementGroupNotFound")
 
 
 @pytest.mark.parametrize("group", ["partition"], indirect=True)
