@@ -6,7 +6,8 @@ from controller.apis import hashes, labels
 from controller.apis.ec2nodeclass import EC2NodeClass
 from controller.apis.nodeclaim import NodeClaim
 from controller.aws.instances import Described
-from controller.aws.offerings import RESERVATION_ID, image_for
+from controller.aws.offerings import image_for
+from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 
 
@@ -19,10 +20,23 @@ def drift_reason(
     reservations: frozenset[str],
     placement_group_id: str = "",
 ) -> str | None:
-    """Return the first way in which the instance differs, or None."""
+    """Return the first way in which the instance differs, or None.
+
+    An instance that has left its capacity reservation goes on as an on-demand one, and has not
+    drifted by that.
+
+    Raises:
+        CloudProviderError: what it is to be compared with has not been found yet.
+
+    """
     then, now = claim.metadata.annotations, node_class.metadata.annotations
     if hashes.differ(then, now, labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION):
         return "NodeClassDrift"
+    if not claim.status.image_id or not node_class.status.security_groups:
+        raise CloudProviderError(
+            f"the image of {claim.metadata.name}, or the security groups of EC2NodeClass "
+            f"{node_class.metadata.name}, are not known yet"
+        )
     image = image_for(instance_type, node_class.status.amis)
     if image is None or image.id != claim.status.image_id:
         return "AMIDrift"
@@ -30,8 +44,7 @@ def drift_reason(
         return "SecurityGroupDrift"
     if instance.subnet_id not in {s.id for s in node_class.status.subnets}:
         return "SubnetDrift"
-    reservation = claim.metadata.labels.get(RESERVATION_ID, "")
-    if reservation and reservation not in reservations:
+    if instance.reserved_by and instance.reserved_by not in reservations:
         return "CapacityReservationDrift"
     labelled = claim.metadata.labels.get(labels.PLACEMENT_GROUP_ID, "")
     if labelled != placement_group_id:

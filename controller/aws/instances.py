@@ -82,6 +82,14 @@ class Described:
     profile: str = ""
 
     @property
+    def reserved_by(self) -> str:
+        """The reservation that it was launched into; empty if none, or if it has left it.
+
+        One that only happens to fill an open reservation is an on-demand one.
+        """
+        return self.reservation_id if self.instance.capacity_type == labels.RESERVED else ""
+
+    @property
     def is_gone(self) -> bool:
         """Whether it is terminated."""
         return self.state == "terminated"

@@ -33,8 +33,8 @@ from controller.aws.launchtemplates import LaunchTemplates
 from controller.aws.learnedmemory import LearnedMemory
 from controller.aws.nodeclasses import Caveat, NodeClasses
 from controller.aws.offerings import PERIOD as TYPES_PERIOD
-from controller.aws.offerings import RESERVATION_ID, InstanceTypes, Machines
 from controller.aws.offerings import RETRY as TYPES_RETRY
+from controller.aws.offerings import InstanceTypes, Machines
 from controller.aws.placementgroups import PlacementGroups
 from controller.aws.pricing import PERIOD as PRICES_PERIOD
 from controller.aws.pricing import RETRY as PRICES_RETRY
@@ -269,8 +269,8 @@ class AWSCloudProvider:
             if reservation:
                 self._reservations.ended(reservation)
             raise
-        if ended is not None and ended.instance.capacity_type == labels.RESERVED:
-            self._in_reservation[provider_id] = ended.reservation_id
+        if ended is not None and ended.reserved_by:
+            self._in_reservation[provider_id] = ended.reserved_by
 
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
@@ -316,16 +316,17 @@ class AWSCloudProvider:
                 "can launch; whether it drifted cannot be told"
             )
         spec = node_class.spec
-        selected = frozenset[str]()
-        if RESERVATION_ID in claim.metadata.labels:
+        instance = await self._instances.get(claim.status.provider_id)
+        selected = frozenset(r.id for r in node_class.status.capacity_reservations)
+        if instance.reserved_by and instance.reserved_by not in selected:
+            # The class may have been looked at before it was selected.
             terms = spec.capacity_reservation_selector_terms
-            reservations = await self._reservations.find(terms, fresh=True)
-            selected = frozenset(r.id for r in reservations)
+            selected = frozenset(r.id for r in await self._reservations.find(terms, fresh=True))
         group = await self._placements.find(spec.placement_group_selector)
         return drift_reason(
             claim,
             node_class,
-            instance=await self._instances.get(claim.status.provider_id),
+            instance=instance,
             instance_type=instance_type,
             reservations=selected,
             placement_group_id=group.id if group else "",

@@ -3,18 +3,30 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import AMIStatus, EC2NodeClass, SubnetStatus
+from controller.apis.ec2nodeclass import (
+    AMIStatus,
+    EC2NodeClass,
+    SecurityGroupStatus,
+    SelectorTerm,
+    SubnetStatus,
+)
 from controller.apis.nodeclaim import NodeClaim, NodeClaimStatus
+from controller.apis.taints import Requirement
 from controller.aws.provider import AWSCloudProvider
+from controller.cloudprovider.errors import CloudProviderError
 from tests.aws.builders import make_claim, ready, within
+from tests.aws.conftest import Region
 
 M5_LARGE = within(labels.INSTANCE_TYPE, "m5.large")
 
 
-async def launched(provider: AWSCloudProvider, node_class: EC2NodeClass) -> NodeClaim:
-    claim = make_claim(M5_LARGE)
+async def launched(
+    provider: AWSCloudProvider, node_class: EC2NodeClass, *asked: Requirement
+) -> NodeClaim:
+    claim = make_claim(M5_LARGE, *asked)
     instance = await provider.launch(claim, node_class)
     metadata = msgspec.structs.replace(
         claim.metadata,
@@ -49,13 +61,47 @@ async def test_each_way_to_differ_has_its_reason(provider: AWSCloudProvider) -> 
     assert await provider.drift_reason(claim, changed) == "NodeClassDrift"
     image = with_status(node_class, amis=[AMIStatus(id="ami-new")])
     assert await provider.drift_reason(claim, image) == "AMIDrift"
-    groups = with_status(node_class, security_groups=[])
+    groups = with_status(node_class, security_groups=[SecurityGroupStatus(id="sg-new")])
     assert await provider.drift_reason(claim, groups) == "SecurityGroupDrift"
     zone = claim.metadata.labels[labels.ZONE]
     subnets = with_status(
         node_class, subnets=[SubnetStatus(id="subnet-new", zone=zone, zone_id="usw2-az1")]
     )
     assert await provider.drift_reason(claim, subnets) == "SubnetDrift"
+
+
+async def test_without_security_groups_to_compare_with_nothing_is_said(
+    provider: AWSCloudProvider,
+) -> None:
+    node_class = await ready(provider)
+    claim = await launched(provider, node_class)
+
+    with pytest.raises(CloudProviderError, match="not known yet"):
+        await provider.drift_reason(claim, with_status(node_class, security_groups=[]))
+
+
+async def test_an_instance_drifts_from_a_reservation_that_is_not_selected_and_not_by_its_end(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    ec2 = region.client("ec2")
+    made = ec2.create_capacity_reservation(
+        InstanceType="m5.large",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-west-2a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    selecting = {"capacity_reservation_selector_terms": [SelectorTerm(id=made)]}
+    node_class = await ready(provider, **selecting)
+    claim = await launched(provider, node_class, within(labels.CAPACITY_TYPE, "reserved"))
+    assert claim.metadata.labels[labels.RESERVATION_ID] == made
+    assert await provider.drift_reason(claim, node_class) is None
+
+    without = await ready(provider)
+    assert await provider.drift_reason(claim, without) == "CapacityReservationDrift"
+
+    ec2.cancel_capacity_reservation(CapacityReservationId=made)
+    assert await provider.drift_reason(claim, await ready(provider, **selecting)) is None
 
 
 async def test_a_hash_of_another_version_says_nothing(provider: AWSCloudProvider) -> None:
