@@ -28,6 +28,9 @@ EVENTS = (
     "instance-retirement",
     "instance-stop",
 )
+OVER = ("[Completed]", "[Canceled]")
+"""How the description of an event begins that EC2 goes on telling of, for up to a week."""
+
 _CHECKS = {"instance_status": "InstanceStatus", "system_status": "SystemStatus"}
 _QUESTIONS: Sequence[tuple[str, Sequence[str]]] = (
     ("instance-status.status", ("impaired",)),
@@ -50,8 +53,12 @@ def findings(status: Mapping[str, Any], now: datetime) -> Iterator[str]:
         ]
         if any(now - moment >= PATIENCE for moment in since):
             yield kind
-    if any(event.get("Code") in EVENTS for event in status.get("Events") or []):
+    if any(_is_to_come(event) for event in status.get("Events") or []):
         yield "scheduled_change"
+
+
+def _is_to_come(event: Mapping[str, Any]) -> bool:
+    return event.get("Code") in EVENTS and not event.get("Description", "").startswith(OVER)
 
 
 class InstanceStatuses:

@@ -40,6 +40,11 @@ def failed(part: str, minutes: float) -> dict[str, Any]:
         (failed("InstanceStatus", 1), []),
         ({"Events": [{"Code": "instance-retirement"}]}, ["scheduled_change"]),
         ({"Events": [{"Code": "something-else"}]}, []),
+        *(
+            ({"Events": [{"Code": "system-reboot", "Description": f"{over} It reboots"}]}, [])
+            for over in ("[Completed]", "[Canceled]")
+        ),
+        ({"Events": [{"Code": "system-reboot", "Description": "soon"}]}, ["scheduled_change"]),
         ({}, []),
     ],
 )
