@@ -83,7 +83,9 @@ def parsed(body: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
     if (event.source, event.kind) == ("aws.health", "AWS Health Event") and (
         detail.get("service") == "EC2" and detail.get("eventTypeCategory") == "scheduledChange"
     ):
-        return "scheduled_change", tuple(_affected(detail)), detail
+        # What is over is told once more.
+        kind = NO_OP if detail.get("statusCode") == "closed" else "scheduled_change"
+        return kind, tuple(_affected(detail)), detail
     return NO_OP, (), detail
 
 

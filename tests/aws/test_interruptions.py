@@ -73,6 +73,20 @@ STATE = "EC2 Instance State-change Notification"
             "no_op",
             (),
         ),
+        (
+            event(
+                "aws.health",
+                "AWS Health Event",
+                {
+                    "service": "EC2",
+                    "eventTypeCategory": "scheduledChange",
+                    "statusCode": "closed",
+                    "affectedEntities": [{"entityValue": "i-1"}],
+                },
+            ),
+            "no_op",
+            ("i-1",),
+        ),
         *(
             (
                 event(
