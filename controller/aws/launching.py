@@ -242,6 +242,9 @@ class Launcher:
         if plan.capacity_type == labels.RESERVED:
             offered = fleet_answer.launched.candidate.offering.requirements
             self._reservations.launched(offered[RESERVATION_ID])
+        machine = fleet_answer.launched.candidate.instance_type
+        cpus = machine.capacity[CPU] // MILLI
+        self._unavailable.launched(machine.name, cpus, plan.capacity_type)
         return fleet_answer.launched
 
     def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:

@@ -4,7 +4,8 @@ A mark lives three minutes, and twice as long as the last time where that has on
 capacity that was refused twice is likely to be refused again, at the cost of a launch each.
 Every type has a sequence number that grows when a mark is made or expires, so that whoever
 caches offerings knows when to look again.
-A quota that is used up closes, of its kind, the machines that are too large for the rest.
+A quota that is used up closes, of its kind, the machines that are too large for the rest. It opens
+early once as much has been launched in it as it had not left: there is room again.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ class QuotaMark(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Until when something is avoided, and for how many seconds that was, by the clock."""
+    """Until when something is avoided, and for how many seconds that was, by the clock; of a quota,
+    how many vCPUs it has held since then all the same.
+    """
 
     until: float
     length: float
+    launched: int = 0
 
 
 class Unavailable:
@@ -76,6 +80,16 @@ class Unavailable:
     def mark_quota(self, capacity_type: str, quota: str, cpus: int) -> None:
         """Avoid the machines of a quota from this size on: so many vCPUs it had not left."""
         self._add(QuotaMark(capacity_type, quota, cpus))
+
+    def launched(self, instance_type: str, cpus: int, capacity_type: str) -> None:
+        """Count a machine against what its quota is held to have left."""
+        now = self._clock()
+        for mark in self._quotas():
+            if mark.capacity_type == capacity_type and mark.quota == quota_of(instance_type):
+                refused = self._refused[mark]
+                held = refused.launched + cpus
+                until = now if held >= mark.cpus else refused.until
+                self._refused[mark] = refused._replace(until=until, launched=held)
 
     def exceeded(self) -> list[QuotaMark]:
         """Return the quotas that are used up, each with the least that was refused."""

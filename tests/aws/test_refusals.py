@@ -112,6 +112,23 @@ async def test_a_quota_that_is_used_up_is_not_asked_for_again_and_said(
     assert find((await again(provider, node_class)).status.conditions, "WithinQuotas") is None
 
 
+async def test_a_quota_that_has_held_more_than_it_had_left_is_open_again(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    before = await offered(provider, node_class, "on-demand")
+    region.control.order_fault(action="CreateFleet", code="VcpuLimitExceeded")
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(ON_DEMAND, M5, requests=SIXTEEN), node_class)
+
+    for number in range(7):
+        await provider.launch(make_claim(ON_DEMAND, LARGE, name=f"small-{number}"), node_class)
+    assert "m5.4xlarge" not in await offered(provider, node_class, "on-demand")
+
+    await provider.launch(make_claim(ON_DEMAND, LARGE, name="eighth"), node_class)
+    assert await offered(provider, node_class, "on-demand") == before
+
+
 async def test_an_account_that_may_have_no_more_fleets_launches_nothing_for_a_while(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
