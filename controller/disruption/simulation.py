@@ -239,13 +239,17 @@ class Simulation:
         return replace(self._snapshot, nodes=nodes, pods=pods)
 
     def _with_places(self, snapshot: Snapshot, waiting: Sequence[Pod]) -> Snapshot:
-        """Return the snapshot with waiting pods bound where there is room for them now."""
+        """Return the snapshot with waiting pods bound where there is room for them now.
+
+        Who would rather have a node bought gives up no preference for what there is, so that
+        nodes can be bought here, too; but which they would be is nothing to anybody.
+        """
         if not waiting:
             return snapshot
         results = schedule(
             waiting,
             snapshot=snapshot,
-            settings=self._problem.scheduling,
+            settings=replace(self._problem.scheduling, refinements=0),
             catalog=self.catalog,
         )
         place = {key: name for name, keys in results.existing_nodes.items() for key in keys}

@@ -38,7 +38,8 @@ class Settings:
     """`IGNORE_DRA_REQUESTS`: whether pods with resource claims are left alone."""
 
     refinements: int = 8
-    """How many times the answer is taken apart and put together again, at most."""
+    """How many times the answer is taken apart and put together again, at most; 0 takes the
+    quickest complete one, and has nothing proven of it."""
 
 
 def from_names(named: Mapping[str, str]) -> Settings:

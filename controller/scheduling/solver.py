@@ -25,6 +25,11 @@ from controller.scheduling.retries import closable
 from controller.scheduling.topology.groups import TopologyKind
 
 
+def _at_once() -> bool:
+    """Say that the first answer will do."""
+    return True
+
+
 class Solver:
     """The state of an answer in the making, and its rounds."""
 
@@ -32,7 +37,8 @@ class Solver:
         self, problem: SchedulingProblem, expired: Callable[[], bool], reporter: Reporter = SILENT
     ) -> None:
         """Nothing is decided yet."""
-        self._expired, self._settings, self._reporter = expired, problem.settings, reporter
+        self._settings, self._reporter = problem.settings, reporter
+        self._expired = expired if problem.settings.refinements else _at_once
         self._waiting, self._reader, supply = problem.pods.classes, problem.reader, problem.supply
         self._catalog, self._variants, self._room = problem.catalog, supply.variants, supply.room
         self._launch_options, self._headroom = supply.launch_options, supply.headroom
@@ -79,7 +85,7 @@ class Solver:
             limit_units=supply.limits.units,
             overstated=overstated(supply.variants, problem.pods.number),
             refinements=problem.settings.refinements,
-            expired=expired,
+            expired=self._expired,
             reporter=reporter,
         )
         self._left = supply.limits.left

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from controller.apis import kinds
@@ -58,6 +59,28 @@ class Boot:
     at: float
     wrong: Mapping[str, str] = field(default_factory=dict)
     """Labels that it joins with by mistake."""
+
+
+class Places:
+    """Where pods go, one after the other: to the node they are meant for, or the first by name that
+    has room. Room only shrinks meanwhile, so that a node too small for a pod is too small for
+    all alike that follow.
+    """
+
+    def __init__(self, room: Mapping[str, Counter[str]]) -> None:
+        self._room, self._names = room, sorted(room)
+        self._passed: Counter[frozenset[tuple[str, int]]] = Counter()
+        """How many nodes, by name, are known to be too small for pods of these requests."""
+
+    def find(self, asked: Counter[str], wanted: str) -> str | None:
+        if wanted in self._room and _fits(asked, self._room[wanted]):
+            return wanted
+        alike = frozenset(asked.items())
+        for name in islice(self._names, self._passed[alike], None):
+            if _fits(asked, self._room[name]):
+                return name
+            self._passed[alike] += 1
+        return None
 
 
 class Surroundings:
@@ -259,14 +282,12 @@ class Surroundings:
         for pod in self.bodies(kinds.POD):
             if (left := room.get(pod["spec"].get("nodeName", ""))) is not None:
                 left.subtract(_asked(pod))
-        names = sorted(room)
+        places = Places(room)
         for pod in waiting:
             if _is_going(pod):
                 continue
             asked, name = _asked(pod), pod["metadata"]["name"]
-            wanted = pod.get("status", {}).get("nominatedNodeName", "")
-            fitting = (n for n in (wanted, *names) if n in room and _fits(asked, room[n]))
-            chosen = next(fitting, None)
+            chosen = places.find(asked, pod.get("status", {}).get("nominatedNodeName", ""))
             if chosen is not None:
                 room[chosen].subtract(asked)
                 scheduled = _condition("PodScheduled", "True", self._written())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests.faults import auditor
 from tests.faults.auditor import Auditor, Instance, Machine, View
+from tests.faults.cluster import Places
 from tests.faults.injection import KINDS
 from tests.faults.runs import kind_and_number, outcomes
 
@@ -54,6 +56,30 @@ def test_every_seed_has_a_kind_and_every_kind_its_turn() -> None:
 )
 def test_the_auditor_finds_what_is_out_of_order(view: View, finding: str) -> None:
     assert any(finding in each for each in auditor.unsettled(view))
+
+
+def test_kube_scheduler_looks_at_nodes_without_room_once_for_all_pods_alike() -> None:
+    looks: list[str] = []
+
+    class Left(Counter[str]):
+        def __getitem__(self, resource: str) -> int:
+            looks.append(resource)
+            return super().__getitem__(resource)
+
+    room = {f"node-{n:03}": Left(cpu=1000) for n in range(100)}
+    places = Places(room)
+    chosen = []
+    for _ in range(100):
+        name = places.find(Counter(cpu=900), wanted="")
+        assert name is not None
+        room[name].subtract({"cpu": 900})
+        chosen.append(name)
+
+    assert chosen == sorted(room)
+    assert places.find(Counter(cpu=900), wanted="") is None
+    assert places.find(Counter(cpu=100), wanted="node-050") == "node-050"
+    assert places.find(Counter(cpu=50), wanted="gone") == "node-000"
+    assert len(looks) < 3 * len(room), "pods by nodes"
 
 
 def test_the_auditor_finds_nothing_where_all_is_in_order() -> None:

@@ -1,0 +1,32 @@
+"""What a look at a cluster makes of pods that wait for nodes others will buy."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.disruption.simulation import Simulation
+from controller.scheduling.packing import packer
+from tests.disruption.test_consolidation import pods, problem, world
+from tests.parity.worlds import pod
+
+
+def test_pods_that_wait_find_the_room_there_is_and_nodes_for_the_rest_are_not_weighed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ways: list[int] = []
+    packed = packer._packed
+
+    def counted(*args: object) -> packer.Packing:
+        ways.append(1)
+        return packed(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(packer, "_packed", counted)
+    cluster = world(("a", "large", pods("a", 2)))
+    cluster["pods"] += [pod(f"waits-{n}", cpu=300 + 100 * n, memory=256) for n in range(40)]
+
+    simulation = Simulation(problem(cluster), [])
+
+    on = [each for each in simulation.placed.snapshot.pods if each.spec.node_name == "a"]
+    assert len(on) > 2, "nobody found the room that there is"
+    assert simulation.awaited == {"a"}
+    assert len(ways) == 1, "nodes that nobody asks for were bought in several ways"
