@@ -277,10 +277,9 @@ class PriceModel:
         shares = self._sizes / np.maximum(total, NO_SHARE)
         for step in BUNDLE_STEPS:
             shape = np.round(shares / step).astype(np.int64)
-            keys = np.concatenate([allowed, members, shape], axis=1)
-            if len({key.tobytes() for key in keys}) <= MOST_BUNDLES:
+            first, bundle = distinct_rows(np.concatenate([allowed, members, shape], axis=1))
+            if len(first) <= MOST_BUNDLES:
                 break
-        first, bundle = distinct_rows(keys)
         return bundle, first
 
     def _mean_sizes(self) -> Matrix:
