@@ -426,12 +426,13 @@ class Cluster:
 
     def _state_node(self, node: Node | None, claim: NodeClaim | None) -> StateNode:
         parts = [part.metadata for part in (node, claim) if part is not None]
+        names = [part.name for part in parts]
         return StateNode(
             node=node,
             claim=claim,
-            deleting=any(part.is_deleting or part.name in self._marked for part in parts),
-            nominated=any(part.name in self._nominated for part in parts),
-            buffered=any(part.name in self._buffered for part in parts),
+            deleting=not self._marked.isdisjoint(names) or any(part.is_deleting for part in parts),
+            nominated=not self._nominated.keys().isdisjoint(names),
+            buffered=not self._buffered.isdisjoint(names),
         )
 
     def _is_where_it_was(self, pod: Pod) -> bool:
