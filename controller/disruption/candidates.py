@@ -123,6 +123,8 @@ def _pod_obstacle(
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:
         return f'Pod "{protected.key}" has the karpenter.sh/do-not-disrupt annotation'
+    if not disruption_budgets:
+        return None
     return next(
         (
             reason

@@ -122,6 +122,7 @@ class Lives:
         self._since = beginnings(running, begun)
         pods_of = Counter(map(_owner, running))
         self._quiet_since = self._came_anew(pods_of, CHURN * pods_of.total())
+        self._known_lives: dict[str, timedelta] = {}
 
     def _came_anew(self, pods_of: Mapping[str, int], many: float) -> datetime | None:
         """Return when the first of so many pods came, of the workloads that came last."""
@@ -133,13 +134,21 @@ class Lives:
 
     def hourly_price(self, pod: Pod) -> float:
         """Return what moving the pod costs in $/h, while what that saves lasts."""
-        settings = self._settings
-        moments = (self._since.get(_owner(pod)), self._quiet_since)
+        price = moving_price(pod, self._settings, self._now)
+        if not price:
+            return 0.0
+        owner = _owner(pod)
+        if owner not in self._known_lives:
+            self._known_lives[owner] = self._life(owner)
+        return price / (self._known_lives[owner] / HOUR)
+
+    def _life(self, owner: str) -> timedelta:
+        """Return how long what moving a workload's pods saves is expected to last."""
+        moments = (self._since.get(owner), self._quiet_since)
         since = max((moment for moment in moments if moment is not None), default=None)
-        life = settings.horizon
-        if since is not None:
-            life = min(max(self._now - since, settings.cool_down), life)
-        return moving_price(pod, settings, self._now) / (life / HOUR)
+        if since is None:
+            return self._settings.horizon
+        return min(max(self._now - since, self._settings.cool_down), self._settings.horizon)
 
 
 def _owner(pod: Pod) -> str:

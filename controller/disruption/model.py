@@ -215,7 +215,9 @@ class _Reader:
         """Bring together the pods that nothing tells apart here."""
         alike: dict[tuple[object, ...], PendingGroup] = {}
         reader, place, node_of = self._problem.reader, self._problem.nodes.place, self._homes
-        for pod_class, constraints in self._problem.pods.classes:
+        read = self._problem.pods.classes
+        sizes = self._problem.axis.vectors(pod_class.requests for pod_class, _ in read)
+        for (pod_class, constraints), size in zip(read, sizes, strict=True):
             eligibility = reader.eligibility(pod_class, constraints)
             if not all(eligibility.nodes[place[node_of[key][0]]] for key in pod_class.keys):
                 # They live without what they prefer, so that they can do so elsewhere.
@@ -226,7 +228,7 @@ class _Reader:
             intricate = _is_intricate(pod_class, eligibility)
             key = (
                 self._kind(eligibility),
-                self._problem.axis.vector(pod_class.requests).tobytes(),
+                size.tobytes(),
                 pod_class.ports,
                 pod_class.volumes.named,
                 pod_class.volumes.born,

@@ -272,7 +272,7 @@ def _supply(
         variants,
         variants.room_along(axis),
         settings,
-        [axis.vector(pod_class.requests) for pod_class, _ in waiting.classes],
+        axis.vectors(pod_class.requests for pod_class, _ in waiting.classes),
     )
     return Supply(
         variants=variants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,19 @@ class ResourceAxis:
     def vector(self, amounts: Resources) -> Vector:
         """Return amounts along the axis; of what is not on it nothing is said."""
         return np.array([amounts.get(name, 0) for name in self.names], dtype=np.float64)
+
+    def vectors(self, lists: Iterable[Resources]) -> list[Vector]:
+        """Return lists of resources along the axis, in their order: what is one object is read
+        once, and one vector, as most are of pods that ask for the same.
+        """
+        known: dict[int, tuple[Resources, Vector]] = {}
+        vectors = []
+        for amounts in lists:
+            if id(amounts) not in known:
+                # Kept with what it is of, so that no other object takes its id meanwhile.
+                known[id(amounts)] = amounts, self.vector(amounts)
+            vectors.append(known[id(amounts)][1])
+        return vectors
 
     def matrix(self, lists: Sequence[Resources]) -> Matrix:
         """Return lists of resources along the axis; lists × names."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from operator import attrgetter
 
 from controller.apis import conditions, durations, labels
 from controller.apis.pods import Pod
+
+_KIND = attrgetter("kind", "api_version")
 
 MIRROR_ANNOTATIONS = ("kubernetes.io/config.source", "kubernetes.io/config.mirror")
 
@@ -17,10 +20,7 @@ def is_terminal(pod: Pod) -> bool:
 
 def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
     """Whether an object of this kind owns the pod."""
-    return any(
-        owner.kind == kind and owner.api_version == api_version
-        for owner in pod.metadata.owner_references
-    )
+    return (kind, api_version) in map(_KIND, pod.metadata.owner_references)
 
 
 def controller_of(pod: Pod) -> str:
@@ -51,8 +51,9 @@ def is_daemon(pod: Pod) -> bool:
 
 def is_static(pod: Pod) -> bool:
     """Whether the kubelet made the pod from a file of its own: nobody can move it."""
-    return is_owned_by(pod, "v1", "Node") or any(
-        pod.metadata.annotations.get(name, "api") != "api" for name in MIRROR_ANNOTATIONS
+    annotations = pod.metadata.annotations
+    return is_owned_by(pod, "v1", "Node") or (
+        bool(annotations) and any(annotations.get(n, "api") != "api" for n in MIRROR_ANNOTATIONS)
     )
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from controller.scheduling.arrays import distinct_rows
+from controller.scheduling.resourceaxis import ResourceAxis
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,18 @@ def test_a_zero_is_a_zero_whatever_its_sign() -> None:
 
     assert first.tolist() == [0, 1]
     assert place.tolist() == [0, 1, 0]
+
+
+def test_what_one_object_says_is_read_once_and_equal_ones_are_equal() -> None:
+    asked, same = {"cpu": 500, "memory": 2}, {"cpu": 500, "memory": 2}
+    axis = ResourceAxis(("memory", "cpu", "pods"))
+
+    vectors = axis.vectors([asked, {"pods": 1}, asked, same])
+
+    assert [vector.tolist() for vector in vectors] == [
+        [2, 500, 0],
+        [0, 0, 1],
+        [2, 500, 0],
+        [2, 500, 0],
+    ]
+    assert vectors[2] is vectors[0]
