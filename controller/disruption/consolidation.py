@@ -74,6 +74,11 @@ LATER = "others go first, and it is looked at again when they have gone"
 
 SPOT_AGAIN = "the nodes in its place might cost as much, or it is spot and would be again"
 
+ONE_BY_ONE = (
+    "kube-scheduler brings pods one by one, and would leave some over that fit with the others in "
+    "one way only: nodes for those cost more than is saved"
+)
+
 UNSEEN = "there was no time left to look at it alone"
 
 NEGLIGIBLE = 1e-6
@@ -138,16 +143,21 @@ def propose(
     conceded = concession(problem, open_)
     if conceded is not None:
         searches.append(_Search.conceding(conceded, candidates, expired))
-    search, plan, approved = _first_within(budgets, searches)
+    search, planned, approved = _first_within(budgets, searches)
     names = names_of(approved)
+    group_of = {name: group for group in planned.groups for name in group.names}
     proposal.commands = [search.command(group) for group in approved]
-    proposal.held_back = plan - names
+    proposal.held_back = planned.names - names
     for candidate in open_:
         if candidate.name in names:
             continue
-        if candidate.name in plan:
+        if candidate.name in group_of:
+            group = group_of[candidate.name]
+            both = {one.name: one for some in (*approved, group) for one in some.leaving}
             proposal.blocked[candidate.name] = (
-                f"the budgets of NodePool {candidate.pool} let no more nodes go now"
+                ONE_BY_ONE
+                if group.names <= _within(budgets, both.values())
+                else f"the budgets of NodePool {candidate.pool} let no more nodes go now"
             )
         else:
             proposal.blocked[candidate.name] = (
@@ -159,22 +169,22 @@ def propose(
 
 def _first_within(
     budgets: Budgets, searches: Sequence[_Search]
-) -> tuple[_Search, frozenset[str], list[Group]]:
-    """Return the best plan of which budgets let any part go now: whose it is, the nodes that it
-    wants gone, and what goes.
+) -> tuple[_Search, _ConfirmedPlan, list[Group]]:
+    """Return whose the best plan is of which budgets let any part go now, that plan, and what
+    goes.
     """
     plans = [(search, planned) for search in searches for planned in search.plans()]
     plans.sort(key=lambda each: -each[1].gain)
     for search, planned in plans:
         approved = search.as_bound(search.within(planned, budgets))
         if approved:
-            return search, planned.names, approved
+            return search, planned, approved
     search, planned = next((each for each in plans if each[1].groups), plans[0])
     for stopgap in (search.instalment, search.next_best):
         approved = stopgap(planned, budgets)
         if approved:
             break
-    return search, planned.names, approved
+    return search, planned, approved
 
 
 def confirmed(

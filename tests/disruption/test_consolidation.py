@@ -669,14 +669,14 @@ def test_a_drifted_node_goes_however_little_time_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "goes"),
+    ("settings", "goes", "why"),
     [
-        pytest.param(DisruptionSettings(), set(), id="calm"),
-        pytest.param(UNCALM, {"a"}, id="where savings alone count"),
+        pytest.param(DisruptionSettings(), set(), {"a": "one by one"}, id="calm"),
+        pytest.param(UNCALM, {"a"}, {}, id="where savings alone count"),
     ],
 )
 def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
-    settings: DisruptionSettings, goes: set[str]
+    settings: DisruptionSettings, goes: set[str], why: dict[str, str]
 ) -> None:
     # Whichever small one comes first goes to b, where more is free than on c, and then the large
     # one has no room.
@@ -688,7 +688,11 @@ def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
     for node in cluster["nodes"][1:]:
         node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
 
-    assert going(decided(cluster, settings)) == goes
+    decision = decided(cluster, settings)
+
+    assert going(decision) == goes
+    for name, said in why.items():
+        assert said in decision.blocked[name]
 
 
 def test_pods_that_bear_a_soft_taint_where_they_are_bear_it_on_a_smaller_node() -> None:
