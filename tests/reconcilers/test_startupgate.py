@@ -14,13 +14,14 @@ from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.nodes import Node
-from controller.apis.pods import PodSpec, PodTemplateSpec
+from controller.apis.pods import Pod, PodSpec, PodTemplateSpec
 from controller.apis.taints import Toleration
 from controller.apis.workloads import DaemonSet, DaemonSetSpec
 from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
 from controller.reconcilers.newnodes.plan import MOST_REMINDERS
-from controller.reconcilers.provisioning.startupgate import PATIENCE
+from controller.reconcilers.provisioning import startupgate
+from controller.reconcilers.provisioning.startupgate import AGAIN, PATIENCE
 from tests.reconcilers.scenarios import NominationScenario, nominated
 from tests.reconcilers.world import make_waiting_pod
 
@@ -220,6 +221,57 @@ async def test_nor_for_as_long_as_the_clock_is_set_back(batch: Batch) -> None:
     batch.world.pass_time(minutes=-30)
 
     assert await batch.look("web") == PATIENCE
+
+
+def untried(pod: Pod) -> Pod:
+    """The pod before the scheduler has come to it."""
+    status = msgspec.structs.replace(pod.status, conditions=[])
+    return msgspec.structs.replace(pod, status=status)
+
+
+async def test_they_wait_until_the_scheduler_has_tried_the_last_pods_for_the_first_time(
+    batch: Batch,
+) -> None:
+    """It drops their nominations, and comes to whom it has not tried before all others."""
+    tried = batch.pod("web")
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.world.seed(untried(batch.pod("web")))
+
+    assert await batch.look("arm") == AGAIN
+    assert batch.is_held("web")
+    assert batch.is_held("arm")
+
+    batch.world.seed(tried)
+    await batch.look("arm")
+
+    assert not batch.is_held("web")
+    assert not batch.is_held("arm")
+
+
+async def test_for_a_slow_scheduler_they_wait_no_longer_than_for_each_other(batch: Batch) -> None:
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.world.seed(untried(batch.pod("web")))
+    await batch.look("arm")
+    batch.world.now += PATIENCE
+
+    await batch.look("arm")
+
+    assert not batch.is_held("web")
+
+
+async def test_they_do_not_wait_where_many_are_still_to_be_tried(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startupgate, "TRIED_WITHIN_PATIENCE", 0)
+    await batch.join_not_ready("web", "arm")
+    batch.get_ready("web", "arm")
+    batch.world.seed(untried(batch.pod("web")))
+
+    await batch.look("arm")
+
+    assert not batch.is_held("web")
 
 
 async def test_a_node_that_is_not_up_stays_held_and_says_why(batch: Batch) -> None:

@@ -89,21 +89,29 @@ class Nomination:
         untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
         await self._write_all(untold, name)
 
-    def expected(self, claim: NodeClaim, name: str) -> list[Pod]:
+    def expected(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
         """Return the pods that wait for a claim's node and can be nominated for it together."""
-        planned = self.plan.expected_on(name, claim.metadata.name)
-        waiting = [
-            pod
-            for uid, key in planned.items()
-            if (pod := self.cluster.pod(key)) is not None
-            and pod.metadata.uid == uid
-            and (is_provisionable(pod) or is_untried(pod))
-        ]
-        ordered = sorted(
-            self.spreads.applied(self.cluster.queued(waiting)),
-            key=lambda pod: pod.status.nominated_node_name != name,
+        waiting = self.waiting(claim, name)
+        if not any(map(must_spread, waiting)):
+            return waiting
+        return told_together(
+            sorted(
+                self.cluster.queued(waiting), key=lambda pod: pod.status.nominated_node_name != name
+            )
         )
-        return told_together(ordered)
+
+    def waiting(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
+        """Return the pods that wait for a claim's node."""
+        planned = self.plan.expected_on(name, claim.metadata.name)
+        return self.spreads.applied(
+            [
+                pod
+                for uid, key in planned.items()
+                if (pod := self.cluster.pod(key)) is not None
+                and pod.metadata.uid == uid
+                and (is_provisionable(pod) or is_untried(pod))
+            ]
+        )
 
     async def _write_all(self, pods: Sequence[Pod], name: str) -> None:
         try:
@@ -138,6 +146,14 @@ def told_together(pods: Iterable[Pod]) -> list[Pod]:
         if not any(_spreads_among(pod, other) or _spreads_among(other, pod) for other in told):
             told.append(pod)
     return told
+
+
+def must_spread(pod: Pod) -> bool:
+    """Whether the pod may come only where that keeps it spread with others."""
+    return any(
+        constraint.when_unsatisfiable == "DoNotSchedule"
+        for constraint in pod.spec.topology_spread_constraints
+    )
 
 
 def _spreads_among(pod: Pod, other: Pod) -> bool:

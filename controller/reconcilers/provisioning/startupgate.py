@@ -4,9 +4,12 @@ kube-scheduler tries every pod that waits again whenever a node opens, and forge
 nomination of a pod that it tried in vain. With the plan forgotten, pods take the first room
 there is, and in the end one is left that fits nowhere. So a node that was bought with others
 is held from its registration until it is up, by a taint of our own, and then its pods are
-nominated, and it is opened, in that order. Nodes that are up at almost the same time open at
-once, those that were launched together and have not joined yet included: what opens together
-is not tried in vain.
+nominated, and it is opened, in that order. Nodes that are up at almost the same time open
+together, those that were launched together and have not joined yet included.
+
+No write opens two nodes, and from the first on the scheduler tries a pod a millisecond or faster.
+So the writes are sent in the order in which it comes to the nodes' pods, one after the other, and
+none waits for an answer: that comes late, behind the news of all the pods that are bound by then.
 
 What a node needs to be up is not held off it: whoever runs on a node that is not ready does
 so because it tolerates that, and where that is all it tolerates no node is held.
@@ -15,7 +18,7 @@ so because it tolerates that, and where that is all it tolerates no node is held
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -36,11 +39,13 @@ from controller.state.pods import is_untried
 PATIENCE = timedelta(seconds=2)
 """How long a node that is up waits for those that are not yet, so that they open together."""
 
+TRIED_WITHIN_PATIENCE = 100
+"""How many pods the scheduler surely tries in that time; with more, it is not waited for."""
 
-HEAD = 32
-"""The nodes of how many pods at the head of the queue open before all others. Opening those takes
-as long as the scheduler needs for so many: pods of nodes that are still closed are not tried yet.
-"""
+AGAIN = timedelta(milliseconds=100)
+"""How soon to look again whether it has."""
+
+NO_TIME = timedelta(0)
 
 
 @dataclass(slots=True)
@@ -87,11 +92,26 @@ class StartupGate:
             since = self._up_since.get(node.metadata.name)
             if since is None:
                 return None
+            left = since + PATIENCE - now
             all_up = len(up) == len(coming) and not self._are_awaited_beside(up)
-            if not all_up and now < since + PATIENCE:
-                return since + PATIENCE - now
+            if not all_up and left > NO_TIME:
+                return left
+            if left > NO_TIME and self._are_about_to_be_tried(up):
+                return min(left, AGAIN)
             await self._open(up)
             return None
+
+    def _are_about_to_be_tried(self, nodes: Iterable[Node]) -> bool:
+        """Whether the scheduler is about to try the last pods for the first time: it drops their
+        nominations, and whoever it has not tried comes before all others.
+        """
+        untried = sum(
+            is_untried(pod)
+            for node in nodes
+            if (claim := self.cluster.claim_of(node)) is not None
+            for pod in self.nomination.expected(claim, node.metadata.name)
+        )
+        return 0 < untried <= TRIED_WITHIN_PATIENCE
 
     def _are_awaited_beside(self, nodes: Sequence[Node]) -> bool:
         """Whether pods are expected on machines that were launched when one of these was, and
@@ -113,22 +133,20 @@ class StartupGate:
 
     async def _open(self, nodes: Sequence[Node]) -> None:
         claims = {node.metadata.name: self.cluster.claim_of(node) for node in nodes}
-        await asyncio.gather(
-            *(self.nomination.nominate(claim, name) for name, claim in claims.items() if claim)
-        )
-        for names in self._in_turn(claims):
-            await asyncio.gather(*(self._open_one(claims[name], name) for name in names))
+        await self._tell(claims)
+        await self._tell(claims)  # while hundreds were told, the scheduler has dropped some
+        # They are sent one after the other, and none waits for the answer to another.
+        await asyncio.gather(*map(self._let_pods_in, self._in_turn(claims)))
         # What the scheduler has dropped meanwhile was of no concern while the nodes were held.
         await asyncio.gather(*map(self.nomination.reconcile, claims))
 
-    async def _open_one(self, claim: NodeClaim | None, name: str) -> None:
-        if claim is not None:
-            # While hundreds were told, the scheduler has dropped some.
-            await self.nomination.nominate(claim, name)
-        await self._let_pods_in(name)
+    async def _tell(self, claims: Mapping[str, NodeClaim | None]) -> None:
+        await asyncio.gather(
+            *(self.nomination.nominate(claim, name) for name, claim in claims.items() if claim)
+        )
 
-    def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[list[str]]:
-        """Part nodes, given with their claims, into those for the head of the queue, and others."""
+    def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[str]:
+        """Sort nodes, given with their claims: that whose pods the scheduler tries first first."""
         expected = [
             (pod, name)
             for name, claim in claims.items()
@@ -139,8 +157,7 @@ class StartupGate:
         queue = self.cluster.queued(pod for pod, _ in expected)
         # Whom the scheduler has tried waits behind those whom it has not.
         ahead = sorted(queue, key=lambda pod: (-(pod.spec.priority or 0), not is_untried(pod)))
-        first = list(dict.fromkeys(node_of[pod.key] for pod in ahead[:HEAD]))
-        return [first, [name for name in claims if name not in first]]
+        return list(dict.fromkeys([*(node_of[pod.key] for pod in ahead), *claims]))
 
     async def _let_pods_in(self, name: str) -> None:
         node = self.cluster.get(NODE, name)

@@ -1,0 +1,131 @@
+"""Nodes that were bought together open before the scheduler comes to the pods of closed ones.
+
+kube-scheduler is played as its source has it: a node that opens has it try all pods that wait, in
+the order in which it tried them last. A pod goes to its nominated node if that is open, else to any
+that has room beside those nominated for it; one that goes nowhere loses its nomination.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.conditions import Condition
+from controller.constraints import taints
+from tests.reconcilers.scenarios import NominationScenario, nominated
+from tests.reconcilers.world import make_waiting_pod
+
+ZONES = ("us-west-2a", "us-west-2b", "us-west-2c")
+HEAD_PODS, TAIL_PODS = 40, 20
+
+TRY, WRITE, ANSWER = 0.001, 0.004, 0.060
+"""Seconds that a try takes the scheduler, a write the API server, and its answer until it is read
+by a controller that is busy with what others write."""
+
+
+class Scheduler:
+    """kube-scheduler, for nodes that have room for as many pods as were planned for each."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.room = Counter(batch.planned.values())
+        self.waiting = list(batch.planned)
+        self.active: list[str] = []
+        self.bound: dict[str, str] = {}
+
+    def wake(self) -> None:
+        """Try all that wait again, once a node has opened."""
+        self.active += [name for name in self.waiting if name not in self.active]
+
+    async def run(self) -> None:
+        while self.waiting:
+            await asyncio.sleep(TRY)
+            if self.active:
+                self._try(self.active.pop(0))
+
+    def _try(self, name: str) -> None:
+        pod = self.batch.pod(name)
+        wanted = pod.status.nominated_node_name
+        self.waiting.remove(name)
+        chosen = next((n for n in (wanted, *sorted(self.room)) if self._fits(n)), None)
+        if chosen is None:
+            self.waiting.append(name)
+            self.batch.world.seed(nominated(pod, ""))
+            return
+        self.bound[name] = chosen
+        spec = msgspec.structs.replace(pod.spec, node_name=chosen)
+        self.batch.world.seed(msgspec.structs.replace(pod, spec=spec))
+
+    def _fits(self, node: str) -> bool:
+        found = self.batch.world.node(node)
+        if found is None or taints.is_held(found.spec.taints):
+            return False
+        others = sum(
+            self.batch.pod(other).status.nominated_node_name == node for other in self.waiting
+        )
+        return list(self.bound.values()).count(node) + others < self.room[node]
+
+
+class Batch(NominationScenario):
+    """Three nodes that were bought together, one a zone: the head of the queue is planned for two
+    of them, by turns, the tail for the third.
+    """
+
+    planned: dict[str, str]
+
+    async def buy(self) -> None:
+        """Buy them, and let them come up."""
+        for zone in ZONES:
+            pod = make_waiting_pod(zone)
+            narrow = msgspec.structs.replace(pod.spec, node_selector={labels.ZONE: zone})
+            self.world.seed(msgspec.structs.replace(pod, spec=narrow))
+        await self.round()
+        first, second, third = self.world.claims()
+        for claim, zone in zip((first, second, third), ZONES, strict=True):
+            await self.lifecycle.reconcile(claim.metadata.name)
+            await self.world.api.delete(kinds.POD, zone, namespace="default")
+        self.planned = {}
+        for number in range(HEAD_PODS + TAIL_PODS):
+            claim = third if number >= HEAD_PODS else (first, second)[number % 2]
+            name = f"pod-{number:02}"
+            self.world.seed(make_waiting_pod(name))
+            self.provisioner.plan.expect(self.pod(name), claim.metadata.name)
+            self.planned[name] = f"node-of-{claim.metadata.name}"
+        for claim in self.world.claims():
+            self.world.join(claim, ready=False)
+            await self.lifecycle.reconcile(claim.metadata.name)
+        for node in self.world.api.objects(kinds.NODE):
+            ready = [Condition(type="Ready", status="True", reason="Kubelet")]
+            status = msgspec.structs.replace(node.status, conditions=ready)
+            self.world.seed(msgspec.structs.replace(node, status=status))
+
+
+@pytest.mark.virtual_clock
+async def test_each_pod_is_bound_where_it_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch()
+    await batch.buy()
+    scheduler = Scheduler(batch)
+    patch, turn = batch.world.api.patch, asyncio.Lock()
+
+    async def carried_out(kind: kinds.Kind[Any], name: str, *args: Any, **kwargs: Any) -> Any:
+        if kind != kinds.NODE:
+            return await patch(kind, name, *args, **kwargs)
+        async with turn:
+            await asyncio.sleep(WRITE)
+            written = await patch(kind, name, *args, **kwargs)
+            scheduler.wake()
+        await asyncio.sleep(ANSWER)
+        return written
+
+    monkeypatch.setattr(batch.world.api, "patch", carried_out)
+    scheduling = asyncio.create_task(scheduler.run())
+
+    await batch.lifecycle.reconcile(batch.world.claims()[-1].metadata.name)
+    await scheduling
+
+    assert scheduler.bound == batch.planned
