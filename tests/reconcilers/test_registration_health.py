@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -69,13 +70,17 @@ class Pool:
         self.world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
         with pytest.raises(CreateError):
             await self.launched()
-        self.world.pass_time(minutes=5)
         (name,) = (
             claim.metadata.name for claim in self.world.claims() if not claim.metadata.is_deleting
         )
-        self.world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
-        await self.lifecycle.reconcile(name)
-        self.world.see()
+        for _ in range(5):
+            self.world.pass_time(minutes=1)
+            self.world.cloud.fail(
+                "launch", CreateError("role is not allowed", reason="Unauthorized")
+            )
+            with suppress(CreateError):
+                await self.lifecycle.reconcile(name)
+            self.world.see()
 
     async def edited(self) -> None:
         pool = self.world.api.find(kinds.NODE_POOL, "default")

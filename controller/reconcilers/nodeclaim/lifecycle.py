@@ -43,6 +43,10 @@ LAUNCH_TIMEOUT = timedelta(minutes=5)
 """How long launches of a claim may go on failing. The time that they take does not count: of a
 large scale-up most is spent waiting for a turn with the cloud's API."""
 
+LONGEST_PAUSE = timedelta(minutes=1)
+"""How much of the time between two tries counts as failing: as much as is backed off at most. The
+rest is waiting behind the launches of others."""
+
 WAIT = timedelta(seconds=5)
 """How soon to look again at a claim whose node has not shown itself: events usually come first."""
 
@@ -89,15 +93,21 @@ class Lifecycle:
     registration_timeout: timedelta = timedelta(minutes=15)
     _launching: dict[str, datetime] = field(default_factory=dict, init=False)
     """From when the time counts in which a claim must be launched, by its name: since we first
-    looked at it, and later by as much as its launches have taken."""
+    looked at it, and later by as much as its launches have taken, and waited behind others."""
+
+    _failed: dict[str, datetime] = field(default_factory=dict, init=False)
+    """When the last step of a claim failed, by its name."""
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Take the claim's next steps; returns when to look again, None to wait for an event."""
         claim = self.cluster.get(NODE_CLAIM, name)
         if claim is None or claim.metadata.is_deleting:
             self._launching.pop(name, None)
+            self._failed.pop(name, None)
             return None if claim is None else await self.finalization.reconcile(claim)
-        self._launching.setdefault(name, self.clock())
+        now = self.clock()
+        since, failed = self._launching.setdefault(name, now), self._failed.pop(name, now)
+        self._launching[name] = since + max(now - failed - LONGEST_PAUSE, timedelta(0))
         try:
             return await self._advance(claim)
         except ConflictError:
@@ -106,6 +116,7 @@ class Lifecycle:
             # Whatever stands in a step's way, the time for it runs out.
             if await self._gave_up(self.cluster.get(NODE_CLAIM, name) or claim):
                 return None
+            self._failed[name] = self.clock()
             raise
 
     async def _advance(self, claim: NodeClaim) -> timedelta | None:
