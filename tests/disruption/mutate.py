@@ -177,8 +177,8 @@ MUTATIONS = (
     Mutation(
         "commands are carried out without a second look",
         f"{LOOP}/disruptor.py",
-        "            if left > timedelta(0):\n                return left",
-        "            del left",
+        "            if left > timedelta(0):\n                self._proposed = decision, since\n",
+        "            if left is None:\n                self._proposed = decision, since\n",
     ),
     Mutation(
         "nodes go before those in their place are ready",
