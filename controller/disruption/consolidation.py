@@ -237,8 +237,7 @@ def confirmed(
 
 def _within(budgets: Budgets, ordered: Iterable[Candidate]) -> frozenset[str]:
     """Return the names of the first that the budgets let go; the budgets are not spent."""
-    left = replace(budgets, remaining=dict(budgets.remaining))
-    return frozenset(candidate.name for candidate in left.admit(ordered))
+    return frozenset(candidate.name for candidate in budgets.copy().admit(ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,7 +518,7 @@ class _Search:
 
         sharing = [one for one in whole.leaving if any(pod.key in pods for pod in one.moving)]
         sharing.sort(key=lambda one: (strangers(one), *self._dearness(one)))
-        going = replace(budgets, remaining=dict(budgets.remaining)).admit(sharing)
+        going = budgets.copy().admit(sharing)
         if len(going) == len(sharing):
             return None  # nobody would follow
         pool, types = self._problem.node_pools[new.node_pool], self._problem.snapshot.instance_types

@@ -92,7 +92,7 @@ def propose(
     held_back: set[str] = set()
     has_tried = False
     for candidate in _in_turn(candidates, static=False):
-        if budgets.remaining.get(candidate.pool, 0) <= 0:
+        if not budgets.allows(candidate.pool, candidate.node):
             blocked[candidate.name] = _held_back(candidate)
             held_back.add(candidate.name)
             continue

@@ -214,7 +214,7 @@ def _changes(
         yield f"let {_some(held)} go (see there)"
     drifted = conditions.is_true(state.claim.status.conditions, DRIFTED)
     reason = Reason.DRIFTED if drifted else Reason.UNDERUTILIZED
-    if budgets_of(problem, reason).remaining.get(explanation.node_pool, 0) <= 0:
+    if not budgets_of(problem, reason).allows(explanation.node_pool, state.node):
         yield (
             f"a budget of NodePool {explanation.node_pool} that lets a node go for "
             f"{reason.value} now"

@@ -718,6 +718,43 @@ def test_drift_waits_for_its_budget() -> None:
     assert "budgets" in decision.blocked["old"]
 
 
+@pytest.mark.parametrize(
+    ("already", "goes"),
+    [
+        pytest.param({"old-0"}, True, id="eight CPUs of twelve"),
+        pytest.param({"old-0", "old-1"}, False, id="sixteen CPUs of twelve"),
+    ],
+)
+def test_many_small_heirs_do_not_let_all_large_nodes_go_at_once(
+    already: set[str], *, goes: bool
+) -> None:
+    # A quarter of twelve nodes are three, and of 48 CPUs one large node and a half.
+    cluster = world(
+        *((f"old-{n}", "large", pods(f"old-{n}", 4)) for n in range(4)),
+        *((f"heir-{n}", "small", pods(f"heir-{n}", 4)) for n in range(8)),
+        pools=[pool(consolidateAfter="Never", budgets=[{"nodes": "25%"}])],
+    )
+    for claim in cluster["nodeClaims"][:4]:
+        claim["status"]["conditions"] += conditions(("Drifted",))
+    decision = decide(problem(cluster).without(already))
+
+    assert len(decision.commands) == goes
+    assert ("old-3" in decision.blocked and "budgets" in decision.blocked["old-3"]) is not goes
+
+
+@pytest.mark.parametrize(("budget", "count"), [("10%", 1), ("11%", 2), ("25%", 3), ("100%", 10)])
+def test_of_nodes_alike_as_many_are_replaced_at_once_as_a_percentage_says(
+    budget: str, count: int
+) -> None:
+    static = pool(budgets=[{"nodes": budget}])
+    static["spec"]["replicas"] = 10
+    cluster = world(*((f"n{n}", "small", pods(f"n{n}", 1)) for n in range(10)), pools=[static])
+    for claim in cluster["nodeClaims"]:
+        claim["status"]["conditions"] += conditions(("Drifted",))
+
+    assert len(decided(cluster).commands) == count
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> None:
     cluster = underused(250, seed)
