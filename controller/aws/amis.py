@@ -216,8 +216,8 @@ class AMIs:
             for image in await self._by_id(sorted(ids)):
                 yield image
         for term in terms:
-            if not term.id and not term.ssm_parameter:
-                for image in await self._describe(_filters(term), _owners(term)):
+            if not term.id and not term.ssm_parameter and (filters := _filters(term)):
+                for image in await self._describe(filters, _owners(term)):
                     yield image
 
     async def _by_id(self, ids: list[str]) -> list[Image]:
@@ -290,6 +290,7 @@ def _runs_on(image: Image) -> Requirement:
 
 
 def _filters(term: SelectorTerm) -> list[dict[str, Any]]:
+    """Return what images are found by; nothing selects none, though to EC2 it means all."""
     by_name = [{"Name": "name", "Values": [term.name]}] if term.name else []
     return [*by_name, *tag_filters(term.tags)]
 

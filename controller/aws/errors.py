@@ -72,6 +72,7 @@ NOT_FOUND = frozenset(
         "InvalidAMIID.NotFound",
         "NoSuchEntity",
         "ParameterNotFound",
+        "ParameterVersionNotFound",
         "AWS.SimpleQueueService.NonExistentQueue",
         "QueueDoesNotExist",
         "ResourceNotFoundException",
@@ -107,6 +108,9 @@ UNAUTHORIZED = frozenset(
         "AWS.SimpleQueueService.AccessDenied",
     }
 )
+_NOT_TAKEN = re.compile(r"InvalidParameter\w*|Invalid\w+\.Malformed|Validation(Error|Exception)")
+"""Something that was named has a form or a value that AWS does not take."""
+
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 PROFILE_INVALID = "InstanceProfileNameInvalid"
 TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
@@ -131,6 +135,11 @@ class AwsError(CloudProviderError):
     def is_unauthorized(self) -> bool:
         """Whether a permission is missing."""
         return self.code in UNAUTHORIZED
+
+    @property
+    def is_not_taken(self) -> bool:
+        """Whether a value that was sent is none of those that AWS takes."""
+        return _NOT_TAKEN.fullmatch(self.code) is not None
 
     @property
     def is_server_fault(self) -> bool:

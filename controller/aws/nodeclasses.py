@@ -62,6 +62,18 @@ GRANTED_BY = {
 }
 """Which setting of a stack grants a right that not every controller has."""
 
+NAMED_BY = {
+    "AMIsReady": ("AMIResolutionFailed", "spec.amiSelectorTerms"),
+    "CapacityReservationsReady": (
+        "CapacityReservationResolutionFailed",
+        "spec.capacityReservationSelectorTerms",
+    ),
+    "PlacementGroupReady": ("PlacementGroupResolutionFailed", "spec.placementGroupSelector"),
+    "SubnetsReady": ("SubnetResolutionFailed", "spec.subnetSelectorTerms"),
+    "SecurityGroupsReady": ("SecurityGroupResolutionFailed", "spec.securityGroupSelectorTerms"),
+}
+"""By condition the reason where AWS cannot be asked for what a field names, and the field."""
+
 
 class WantingError(Exception):
     """A class lacks something: reason and message of the condition that says so."""
@@ -102,6 +114,12 @@ class _Findings:
         except WantingError as exc:
             self._set(kind, exc.status, reason=exc.reason, message=exc.message)
         except AwsError as exc:
+            if exc.is_not_taken and kind in NAMED_BY:
+                reason, named_by = NAMED_BY[kind]
+                self._set(
+                    kind, "False", reason=reason, message=f"AWS does not take {named_by}: {exc}"
+                )
+                return
             if not exc.is_unauthorized:
                 raise
             right = PERMISSIONS.get(exc.operation, exc.operation)
@@ -219,15 +237,7 @@ class NodeClasses:
 
     async def _placement(self, node_class: EC2NodeClass) -> dict[str, Any]:
         selector = node_class.spec.placement_group_selector
-        try:
-            group = await self.placements.find(selector)
-        except AwsError as exc:
-            if exc.is_unauthorized or exc.is_server_fault:
-                raise
-            raise WantingError(
-                "PlacementGroupResolutionFailed",
-                f"EC2 refuses spec.placementGroupSelector: {exc}",
-            ) from exc
+        group = await self.placements.find(selector)
         if selector and group is None:
             raise WantingError(
                 "PlacementGroupNotFound",

@@ -104,8 +104,8 @@ def _questions(terms: Sequence[SelectorTerm]) -> Iterator[dict[str, Any]]:
     for term in terms:
         if term.id:
             yield {"CapacityReservationIds": [term.id]}
-        else:
-            yield {"Filters": [*_filters(term), {"Name": "state", "Values": ["active"]}]}
+        elif filters := _filters(term):  # without one, whatever the account has would be used
+            yield {"Filters": [*filters, {"Name": "state", "Values": ["active"]}]}
 
 
 def _filters(term: SelectorTerm) -> list[dict[str, Any]]:

@@ -57,6 +57,6 @@ def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:
             *tag_filters(term.tags),
         ]
         for term in terms
-        if not term.id
+        if not term.id and (term.name or term.tags)  # to EC2 no filter means everything
     ]
     return [*([[{"Name": "group-id", "Values": ids}]] if ids else []), *rest]

@@ -173,7 +173,10 @@ class Subnets:
 
 
 def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:
-    """Return one list of filters per query; all ids share one."""
+    """Return one list of filters per query; all ids share one.
+
+    To EC2 no filter means everything, so a term that names nothing makes no query.
+    """
     ids = sorted(term.id for term in terms if term.id)
-    by_tags = [tag_filters(term.tags) for term in terms if not term.id]
+    by_tags = [tag_filters(term.tags) for term in terms if not term.id and term.tags]
     return [*([[{"Name": "subnet-id", "Values": ids}]] if ids else []), *by_tags]

@@ -158,18 +158,121 @@ async def test_a_class_that_lacks_something_says_what_to_change(
         assert condition(node_class, "ValidationSucceeded").reason == "DependenciesNotReady"
 
 
-async def test_a_placement_group_that_ec2_refuses_to_look_up_is_told_of(
+NAMELESS = SelectorTerm()
+"""What CEL lets pass as `name: ""` or `tags: {}`: without a filter EC2 tells of all there is."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "reason"),
+    [
+        ({"subnet_selector_terms": [NAMELESS]}, "SubnetsReady", "SubnetsNotFound"),
+        (
+            {"security_group_selector_terms": [NAMELESS]},
+            "SecurityGroupsReady",
+            "SecurityGroupsNotFound",
+        ),
+        (
+            {"ami_family": "AL2023", "ami_selector_terms": [SelectorTerm(owner="amazon")]},
+            "AMIsReady",
+            "AMINotFound",
+        ),
+        ({"ami_family": "AL2023", "ami_selector_terms": [NAMELESS]}, "AMIsReady", "AMINotFound"),
+    ],
+)
+async def test_a_term_that_names_nothing_selects_nothing(
+    provider: AWSCloudProvider, spec: dict[str, Any], kind: str, reason: str
+) -> None:
+    held = condition(await ready(provider, **spec), kind)
+    assert (held.status, held.reason) == ("False", reason)
+
+
+async def test_a_reservation_is_used_only_where_a_term_names_it(
     provider: AWSCloudProvider, region: Region
 ) -> None:
-    region.control.order_fault(
-        action="DescribePlacementGroups", code="InvalidParameterValue", status=400
-    )
+    ec2 = region.client("ec2")
+    made = ec2.create_capacity_reservation(
+        InstanceType="m5.large",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-west-2a",
+        InstanceCount=1,
+    )["CapacityReservation"]["CapacityReservationId"]
 
-    node_class = await ready(provider, placement_group_selector=PlacementGroupSelector(id="pg-0"))
+    node_class = await ready(provider, capacity_reservation_selector_terms=[NAMELESS])
 
-    held = condition(node_class, "PlacementGroupReady")
-    assert (held.status, held.reason) == ("False", "PlacementGroupResolutionFailed")
-    assert "spec.placementGroupSelector" in held.message
+    ec2.cancel_capacity_reservation(CapacityReservationId=made)
+    assert node_class.status.capacity_reservations == []
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "spec", "kind", "reason", "field"),
+    [
+        (
+            "DescribePlacementGroups",
+            "InvalidParameterValue",
+            {"placement_group_selector": PlacementGroupSelector(id="pg-0")},
+            "PlacementGroupReady",
+            "PlacementGroupResolutionFailed",
+            "spec.placementGroupSelector",
+        ),
+        (
+            "DescribeImages",
+            "InvalidUserID.Malformed",
+            {
+                "ami_family": "AL2023",
+                "ami_selector_terms": [SelectorTerm(name="mine", owner="amzon")],
+            },
+            "AMIsReady",
+            "AMIResolutionFailed",
+            "spec.amiSelectorTerms",
+        ),
+        (
+            "GetParameter",
+            "ValidationException",
+            {
+                "ami_family": "AL2023",
+                "ami_selector_terms": [SelectorTerm(ssm_parameter="my image")],
+            },
+            "AMIsReady",
+            "AMIResolutionFailed",
+            "spec.amiSelectorTerms",
+        ),
+        (
+            "DescribeCapacityReservations",
+            "InvalidCapacityReservationId.Malformed",
+            {"capacity_reservation_selector_terms": [SelectorTerm(id="cr-zz")]},
+            "CapacityReservationsReady",
+            "CapacityReservationResolutionFailed",
+            "spec.capacityReservationSelectorTerms",
+        ),
+    ],
+)
+async def test_what_aws_does_not_take_is_told_by_the_class_that_names_it(
+    provider: AWSCloudProvider,
+    region: Region,
+    action: str,
+    code: str,
+    spec: dict[str, Any],
+    kind: str,
+    reason: str,
+    field: str,
+) -> None:
+    region.control.order_fault(action=action, code=code, status=400, times=None)
+
+    held = condition(await ready(provider, **spec), kind)
+
+    assert (held.status, held.reason) == ("False", reason)
+    assert field in held.message
+    assert code in held.message
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "InvalidClientTokenId", "OptInRequired"])
+async def test_credentials_that_aws_refuses_say_nothing_of_a_class(
+    provider: AWSCloudProvider, region: Region, code: str
+) -> None:
+    region.control.order_fault(action="DescribeSubnets", code=code, status=400, times=None)
+
+    with pytest.raises(CloudProviderError, match=code):
+        await ready(provider)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +398,22 @@ async def test_an_image_is_found_by_any_parameter_that_the_role_may_read(
     spec = {"ami_family": "AL2023", "ami_selector_terms": [term]}
 
     assert [a.id for a in (await ready(provider, **spec)).status.amis] == [plain.id]
+
+
+@pytest.mark.parametrize("code", ["ParameterNotFound", "ParameterVersionNotFound"])
+async def test_a_parameter_that_does_not_exist_or_not_in_that_version_is_named(
+    provider: AWSCloudProvider, region: Region, code: str
+) -> None:
+    region.control.order_fault(
+        service="ssm", action="GetParameter", code=code, status=400, times=None
+    )
+    term = SelectorTerm(ssm_parameter="/team/image:7")
+
+    node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
+
+    held = condition(node_class, "AMIsReady")
+    assert (held.status, held.reason) == ("False", "AMINotFound")
+    assert "ssmParameter /team/image:7" in held.message
 
 
 async def test_a_parameter_that_the_role_may_not_read_is_told_of(
