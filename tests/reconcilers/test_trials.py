@@ -6,6 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from controller.apis import labels
+from controller.apis.meta import ObjectMeta
+from controller.apis.nodes import Node, NodeSpec
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.state.registrations import PAUSES, Failure
@@ -68,6 +71,20 @@ async def test_after_two_failures_in_a_row_it_waits_and_then_tries_one(
 
     world.see()
     await scenario.provisioner.run_once()
+    assert made(world) == 1
+
+
+async def test_a_node_whose_claim_has_gone_does_not_stand_in_for_the_one_that_is_tried(
+    scenario: ProvisioningScenario,
+) -> None:
+    world = scenario.world
+    left_over = ObjectMeta(name="left-over", labels={labels.NODEPOOL: "default"})
+    world.seed(Node(metadata=left_over, spec=NodeSpec(provider_id="fake:///left-over")))
+    fails(world)
+    world.now += PAUSES[0]
+
+    await scenario.provisioner.run_once()
+
     assert made(world) == 1
 
 

@@ -18,6 +18,7 @@ from controller.constraints.resources import NODES, parsed
 from controller.reconcilers.clock import Clock
 from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
+from controller.state.usage import usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,9 @@ class Trials:
         )
 
     def _limited(self, pool: NodePool) -> NodePool:
-        present = sum(
-            state.managed and state.node_pool == pool.metadata.name
-            for state in self.cluster.state_nodes(self.clock())
-        )
-        own = parsed(pool.spec.limits).get(NODES)
-        most = present + 1 if own is None else min(own // quantities.MILLI, present + 1)
-        limits = {**pool.spec.limits, NODES: str(most)}
+        # Counted as limits count: what nobody manages any more is there all the same.
+        used = usage(self.cluster.state_nodes(self.clock())).get(pool.metadata.name, {})
+        one_more = used.get(NODES, 0) + quantities.MILLI
+        most = min(parsed(pool.spec.limits).get(NODES, one_more), one_more)
+        limits = {**pool.spec.limits, NODES: str(most // quantities.MILLI)}
         return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))
