@@ -108,7 +108,9 @@ UNAUTHORIZED = frozenset(
         "AWS.SimpleQueueService.AccessDenied",
     }
 )
-_NOT_TAKEN = re.compile(r"InvalidParameter\w*|Invalid\w+\.Malformed|Validation(Error|Exception)")
+_NOT_TAKEN = re.compile(
+    r"InvalidParameter\w*|Invalid\w+\.Malformed|InvalidInput|Validation(Error|Exception)"
+)
 """Something that was named has a form or a value that AWS does not take."""
 
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"

@@ -71,8 +71,9 @@ NAMED_BY = {
     "PlacementGroupReady": ("PlacementGroupResolutionFailed", "spec.placementGroupSelector"),
     "SubnetsReady": ("SubnetResolutionFailed", "spec.subnetSelectorTerms"),
     "SecurityGroupsReady": ("SecurityGroupResolutionFailed", "spec.securityGroupSelectorTerms"),
+    "InstanceProfileReady": (InstanceProfileError.reason, "spec.role, or a tag of spec.tags"),
 }
-"""By condition the reason where AWS cannot be asked for what a field names, and the field."""
+"""By condition the reason where AWS does not take what a field names, and the field."""
 
 
 class WantingError(Exception):

@@ -244,6 +244,14 @@ async def test_a_reservation_is_used_only_where_a_term_names_it(
             "CapacityReservationResolutionFailed",
             "spec.capacityReservationSelectorTerms",
         ),
+        (
+            "GetInstanceProfile",
+            "ValidationError",
+            {"role": "my role"},
+            "InstanceProfileReady",
+            "InstanceProfileNotReady",
+            "spec.role",
+        ),
     ],
 )
 async def test_what_aws_does_not_take_is_told_by_the_class_that_names_it(
