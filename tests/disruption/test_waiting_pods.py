@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import pytest
 
 from controller.disruption.simulation import Simulation
@@ -9,18 +12,25 @@ from controller.scheduling.packing import packer
 from tests.disruption.test_consolidation import pods, problem, world
 from tests.parity.worlds import pod
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def noting(results: list[R], function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function so that it keeps what it has returned."""
+
+    def noted(*args: P.args, **kwargs: P.kwargs) -> R:
+        results.append(function(*args, **kwargs))
+        return results[-1]
+
+    return noted
+
 
 def test_pods_that_wait_find_the_room_there_is_and_nodes_for_the_rest_are_not_weighed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ways: list[int] = []
-    packed = packer._packed
-
-    def counted(*args: object) -> packer.Packing:
-        ways.append(1)
-        return packed(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(packer, "_packed", counted)
+    ways: list[packer.Packing] = []
+    monkeypatch.setattr(packer, "_packed", noting(ways, packer._packed))
     cluster = world(("a", "large", pods("a", 2)))
     cluster["pods"] += [pod(f"waits-{n}", cpu=300 + 100 * n, memory=256) for n in range(40)]
 
