@@ -7,6 +7,11 @@ from datetime import timedelta
 
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
+"""What Go can count, some 292 years. Whoever writes more means for ever: added to any moment this
+is still one that can be written.
+"""
+
 _UNITS = {
     "h": timedelta(hours=1),
     "m": timedelta(minutes=1),
@@ -26,19 +31,20 @@ def parse(text: str | None) -> timedelta | None:
 
 
 def parse_finite(text: str) -> timedelta:
-    """Return a duration that ends.
+    """Return a duration that ends: `LONGEST` where it is longer.
 
     Raises:
-        ValueError: the text is no duration, or one of more than 999,999,999 days.
+        ValueError: the text is no duration.
 
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 30s, 1h30m or Never")
     parts = _PART.findall(text)
     try:
-        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
+        whole = sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
     except OverflowError:
-        raise ValueError(f"{text!r} is too long a duration") from None
+        return LONGEST
+    return min(whole, LONGEST)
 
 
 def written(duration: timedelta) -> str:

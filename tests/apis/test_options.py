@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,16 @@ def test_durations_are_written_as_in_go(text: str, seconds: float) -> None:
     assert options.batch_idle_duration == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["9999999999999h", "1", "1d", "s", "-1s", "1h 1m", ""])
+@pytest.mark.parametrize("text", ["99999999h", "9999999999999h", "9" * 400 + "s"])
+def test_a_duration_that_go_cannot_count_can_still_be_added_to_any_moment(text: str) -> None:
+    forever = durations.parse_finite(text)
+
+    assert forever > timedelta(days=290 * 365)
+    assert datetime(2026, 11, 22, tzinfo=UTC) + forever > datetime(2300, 1, 1, tzinfo=UTC)
+    assert datetime(2026, 11, 22, tzinfo=UTC) - forever < datetime(1750, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["1", "1d", "s", "-1s", "1h 1m", ""])
 def test_what_is_no_duration_is_refused_as_one(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         durations.parse(text)
