@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,16 @@ from controller.state.nodes import StateNode
 UNLIMITED = 2**31 - 1
 """What a pool allows when no budget is active."""
 
+_VALUE = r"(\d+|[A-Za-z]{3})"
+_PART = rf"(\*|\?|{_VALUE}(-{_VALUE})?)(/\d+)?"
+_CRON = re.compile(
+    rf"\s*(@(annually|yearly|monthly|weekly|daily|midnight|hourly)"
+    rf"|({_PART}(,{_PART})*\s+){{4}}{_PART}(,{_PART})*)\s*",
+    re.ASCII,
+)
+"""Five fields, or a word for them: what Karpenter reads. Our reader knows more (seconds, years, the
+last days of months), and would take for another rule what Karpenter takes for none."""
+
 
 def is_active(budget: Budget, now: datetime) -> bool:
     """Whether the budget counts now: always, or within a window that its schedule opened.
@@ -35,6 +46,8 @@ def is_active(budget: Budget, now: datetime) -> bool:
     duration = durations.parse(budget.duration)
     if duration is None:
         raise ValueError("a budget with a schedule needs a duration")
+    if not _CRON.fullmatch(budget.schedule):
+        raise ValueError(f"{budget.schedule!r} is not a schedule such as 0 9 * * mon-fri or @daily")
     opened: datetime = croniter(budget.schedule, now - duration).get_next(datetime)
     return opened <= now
 

@@ -68,11 +68,23 @@ def test_a_budget_with_a_schedule_counts_for_as_long_as_it_says(
 
 
 @pytest.mark.parametrize(
+    "schedule",
+    ["@hourly", "@weekly", "*/15 9-17 * JAN-DEC mon-fri", "5/20 0,12 ? * 1", "0 9 1 * MON"],
+)
+def test_a_budget_of_a_hundred_centuries_counts_always(schedule: str) -> None:
+    assert left(Budget(nodes="1", schedule=schedule, duration="99999999h")) == 1
+
+
+@pytest.mark.parametrize(
     "unreadable",
     [
         Budget(nodes="some"),
         Budget(nodes="1", schedule="whenever", duration="1h"),
         Budget(nodes="1", schedule="@daily"),
+        Budget(nodes="1", schedule="0 0 9 * * *", duration="8h"),
+        Budget(nodes="1", schedule="0 9 L * *", duration="8h"),
+        Budget(nodes="1", schedule="0 9 * * fri#2", duration="8h"),
+        Budget(nodes="1", schedule="TZ=Europe/Vienna 0 9 * * *", duration="8h"),
     ],
 )
 def test_a_budget_that_cannot_be_read_lets_nothing_go(unreadable: Budget) -> None:
