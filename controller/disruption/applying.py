@@ -122,13 +122,11 @@ def launched(
 
 
 def _cheapest(new: NewNode, types: Iterable[InstanceType]) -> Choice:
-    allowed = frozenset(new.instance_types)
-    launchable = choices(
-        (instance_type for instance_type in types if instance_type.name in allowed),
-        new.requirements,
-        {},
-    )
-    order = {name: place for place, name in enumerate(new.instance_types)}
+    """Return the cheapest that a claim allows; one that names no types allows all."""
+    seen = list(types)
+    named = new.instance_types or tuple(kind.name for kind in seen)
+    order = {name: place for place, name in enumerate(named)}
+    launchable = choices((kind for kind in seen if kind.name in order), new.requirements, {})
     return min(launchable, key=lambda choice: (choice.price, order[choice.instance_type.name]))
 
 

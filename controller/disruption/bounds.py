@@ -14,7 +14,8 @@ def lower_bound(problem: DisruptionProblem, *, expired: Callable[[], bool] = nev
     """Return what no arrangement of the pods that may move costs less than, with the nodes that
     must stay, in $/h.
     """
-    open_ = candidates.survey(problem).admitted
+    admitted = candidates.survey(problem).admitted
+    open_ = [node for node in admitted if node.node_pool.spec.replicas is None]
     simulation = Simulation(problem, open_, expired=expired)
     staying = candidates.cost(problem) - sum(node.price for node in open_)
     return simulation.least_cost([node.name for node in open_]) + staying

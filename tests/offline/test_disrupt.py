@@ -105,6 +105,22 @@ def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
     assert not asked(capsys, str(after), "--no-calm")["commands"]
 
 
+def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = json.loads(file.read_text())
+    cluster["nodePools"][0]["spec"]["replicas"] = 3
+    cluster["nodeClaims"][0]["status"]["conditions"].append({"type": "Drifted", "status": "True"})
+    file.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+
+    (command,) = answer["commands"]
+    assert (command["reason"], command["nodes"]) == ("Drifted", ["a"])
+    assert [node["instanceType"] for node in command["newNodes"]] == ["small"]
+    costs = (answer[key] for key in ("costBefore", "costAfter", "lowerBound"))
+    assert list(costs) == pytest.approx([0.6, 0.6, 0.6])
+
+
 def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
