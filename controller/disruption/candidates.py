@@ -10,7 +10,7 @@ from controller.apis.pods import Pod
 from controller.apis.workloads import PodDisruptionBudget
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate
-from controller.disruption.pods import is_drainable, surges
+from controller.disruption.pods import is_drainable, local_claims, surges, uses_any
 from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import budget_obstacle
@@ -64,6 +64,7 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
     for pod in problem.snapshot.pods:
         pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
     types = _types_by_name(problem)
+    local = local_claims(problem.snapshot)
     for state in problem.snapshot.nodes:
         pool = problem.node_pools.get(state.node_pool)
         if not state.initialized or state.deleting or state.node is None or state.claim is None:
@@ -71,10 +72,18 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
         if pool is None:
             continue
         pods = tuple(pods_by_node.get(state.name, ()))
-        price = _price(types, state)
+        anchored = next((pod.key for pod in pods if uses_any(pod, local)), "") if local else ""
         yield (
             state,
-            Candidate(state.node, state.claim, pool, pods, price=price, buffered=state.buffered),
+            Candidate(
+                state.node,
+                state.claim,
+                pool,
+                pods,
+                price=_price(types, state),
+                buffered=state.buffered,
+                anchored=anchored,
+            ),
         )
 
 

@@ -35,7 +35,7 @@ class Candidate:
     """A node that may be disrupted: managed, initialized, and free of whatever forbids it.
 
     `price` is that of its offering in $/h, 0 when nobody knows it. A `buffered` one keeps
-    room free for a capacity buffer.
+    room free for a capacity buffer. `anchored` names a pod whose volume lies on its own disk.
     """
 
     node: Node
@@ -44,6 +44,7 @@ class Candidate:
     pods: tuple[Pod, ...]
     price: float = 0.0
     buffered: bool = False
+    anchored: str = ""
 
     @property
     def name(self) -> str:
@@ -64,6 +65,11 @@ class Candidate:
     def is_marked(self) -> bool:
         """Whether it has been chosen to go."""
         return conditions.is_true(self.claim.status.conditions, DISRUPTION_REASON)
+
+    @property
+    def is_heir(self) -> bool:
+        """Whether it was made in the place of other nodes."""
+        return labels.REPLACES in self.claim.metadata.annotations
 
     @cached_property
     def moving(self) -> tuple[Pod, ...]:

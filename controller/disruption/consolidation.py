@@ -72,6 +72,8 @@ ENDING = "pods are ending there, and their room is free in a moment"
 
 LATER = "others go first, and it is looked at again when they have gone"
 
+NOWHERE = "some of its pods would find no other place"
+
 SPOT_AGAIN = "the nodes in its place might cost as much, or it is spot and would be again"
 
 ONE_BY_ONE = (
@@ -106,6 +108,8 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
         return f"NodePool {candidate.pool} has consolidation switched off"
     if disruption.consolidation_policy == WHEN_EMPTY:
         return f"NodePool {candidate.pool} consolidates empty nodes only"
+    if candidate.anchored:
+        return f'Pod "{candidate.anchored}" has a volume on the disk of this node'
     if not conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE):
         return f"pods came or went less than {disruption.consolidate_after} ago"
     if any(is_soon_gone(pod, now) for pod in candidate.pods):
@@ -696,19 +700,20 @@ class _Search:
         """Say what the node's own removal would come to."""
         plan, moved = self._alone, len(candidate.moving)
         if plan is None:
-            return UNSEEN
-        worth = self._worth[candidate.name]
+            return NOWHERE
+        node, worth = plan.model.names.index(candidate.name), self._worth[candidate.name]
+        if not plan.model.candidate[node]:
+            return NOWHERE
         if worth >= candidate.price:
             return _nothing_cheaper(candidate, worth)
         if candidate.is_spot and not self._problem.settings.spot_to_spot:
             return SPOT_AGAIN
-        node = plan.model.names.index(candidate.name)
         before = plan.mark()
         plan.turn(node)
         cost = plan.price_of_bought()
         plan.undo(before)
         if not np.isfinite(cost):
-            return "some of its pods would find no other place"
+            return NOWHERE
         saving = candidate.price - cost
         if saving <= NEGLIGIBLE:
             return _nothing_cheaper(candidate, cost)

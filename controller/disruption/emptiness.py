@@ -20,8 +20,10 @@ def should_disrupt(candidate: Candidate) -> bool:
     Karpenter also calls a node empty whose pods all have a negative deletion cost; we
     do not: a node with pods that need another home is never empty.
     """
+    # What was made in the place of other nodes, for nothing, ends also where no others do.
     return (
         not keeps_room(candidate)
+        and (is_consolidated(candidate.node_pool) or candidate.is_heir)
         and conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
         and not any(is_reschedulable(pod) for pod in candidate.pods)
     )

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
-from controller.apis import conditions, durations, labels
+from controller.apis import conditions, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED
 from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
@@ -17,7 +16,7 @@ from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.concessions import without_preferences
 from controller.disruption.costs import Lives, moving_price
 from controller.disruption.methods import decide
-from controller.disruption.pods import surges
+from controller.disruption.pods import local_claims, surges, uses_any
 from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode, Results
@@ -25,7 +24,13 @@ from controller.scheduling.scheduler import never, schedule
 from controller.scheduling.settings import IGNORE
 from controller.state.evictions import budget_obstacle
 from controller.state.nodes import StateNode
-from controller.state.pods import forbids_disruption, is_daemon, is_reschedulable, is_static
+from controller.state.pods import (
+    forbids_disruption,
+    is_daemon,
+    is_reschedulable,
+    is_static,
+    protected_for,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,22 +176,17 @@ def _hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
     """Return what forbids that a pod is moved, and what would lift it."""
     if forbids_disruption(pod, problem.now):
         said = pod.metadata.annotations[labels.DO_NOT_DISRUPT]
-        until = _protected_until(said, pod.status.start_time)
+        protected, started = protected_for(pod), pod.status.start_time
+        until = started + protected if protected is not None and started is not None else None
         change = f"it ends by itself at {until:%Y-%m-%dT%H:%M:%SZ}" if until else "take it off"
         return f"{labels.DO_NOT_DISRUPT}: {said}", change
     budgets = problem.snapshot.pod_disruption_budgets
     obstacle = budget_obstacle(pod, budgets, surges=problem.settings.surge and surges(pod))
     if obstacle is not None:
         return obstacle, "more ready pods, or a budget that allows one to go"
+    if uses_any(pod, local_claims(problem.snapshot)):
+        return "one of its volumes lies on the disk of this node", "another kind of volume"
     return "", ""
-
-
-def _protected_until(said: str, started: datetime | None) -> datetime | None:
-    try:
-        protected = durations.parse(said)
-    except ValueError:
-        return None
-    return started + protected if started is not None and protected is not None else None
 
 
 def _place(pod: Pod, results: Results) -> str:

@@ -39,14 +39,14 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
         },
     )
     if empty:
-        return replace(decision, commands=tuple(empty))
+        return _with(decision, empty)
     rollout = Rollout.of(problem)
     drifting = drift.replicated(
         problem, forced, budgets=budgets_of(problem, Reason.DRIFTED), rollout=rollout
     )
     blocked |= drifting.blocked
     if drifting.commands:
-        return replace(decision, commands=drifting.commands)
+        return _with(decision, drifting.commands)
     simulation = Simulation(problem, forced, expired=expired)
     moving = drift.propose(
         forced,
@@ -60,7 +60,7 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
     )
     blocked |= moving.blocked
     if moving.commands:
-        return replace(decision, commands=moving.commands)
+        return _with(decision, moving.commands)
     proposal = consolidation.propose(
         problem,
         busy,
@@ -77,6 +77,13 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
         timed_out=expired(),
         lower_bound=_bound(problem, proposal, expired),
     )
+
+
+def _with(decision: Decision, commands: Sequence[Command]) -> Decision:
+    """Return the decision with these commands: who goes is not blocked, whatever its pods say."""
+    going = {name for command in commands for name in command.names}
+    blocked = {name: why for name, why in decision.blocked.items() if name not in going}
+    return replace(decision, commands=tuple(commands), blocked=blocked)
 
 
 def _bound(

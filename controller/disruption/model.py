@@ -182,9 +182,11 @@ class _Reader:
             present[place] = len(alike)
         candidate = np.zeros(len(nodes), dtype=np.bool_)
         price = np.zeros(len(nodes))
+        # A node is none with a pod that cannot even be read: nobody could say where that goes.
+        unread = {self._homes[key][0] for key in self._problem.pods.refused}
         for here in self._candidates:
             if here.name in nodes.place:
-                candidate[nodes.place[here.name]] = True
+                candidate[nodes.place[here.name]] = here.name not in unread
                 price[nodes.place[here.name]] = here.price
         packing, worth_new = self._market(classes)
         taken, spare = self._countable(classes)

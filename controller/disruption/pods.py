@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from controller.apis import labels
 from controller.apis.pods import Pod
 from controller.apis.taints import Taint
+from controller.apis.workloads import PersistentVolume
 from controller.constraints.taints import untolerated
 from controller.state.pods import is_daemon, is_static, is_terminal
+from controller.state.snapshot import Snapshot
 
 DISRUPTED = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
 """Keeps new pods off a node on its way out."""
@@ -60,3 +63,46 @@ def is_of_job(pod: Pod) -> bool:
 def is_critical(pod: Pod) -> bool:
     """Whether the cluster itself leans on it."""
     return pod.spec.priority_class_name in ("system-cluster-critical", "system-node-critical")
+
+
+def local_claims(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
+    """Return the volume claims, by namespace and name, whose volumes lie on the disk of a node."""
+    local = {
+        volume.metadata.name for volume in snapshot.persistent_volumes if _lies_on_a_node(volume)
+    }
+    if not local:
+        return frozenset()
+    return frozenset(
+        (claim.metadata.namespace, claim.metadata.name)
+        for claim in snapshot.persistent_volume_claims
+        if claim.spec.volume_name in local
+    )
+
+
+def uses_any(pod: Pod, claims: Collection[tuple[str, str]]) -> bool:
+    """Whether one of the pod's volumes is one of these claims'; an ephemeral one's bears the names
+    of pod and volume.
+    """
+    own = pod.metadata
+    return any(
+        (
+            own.namespace,
+            volume.persistent_volume_claim.claim_name
+            if volume.persistent_volume_claim is not None
+            else f"{own.name}-{volume.name}",
+        )
+        in claims
+        for volume in pod.spec.volumes
+        if volume.persistent_volume_claim is not None or volume.ephemeral is not None
+    )
+
+
+def _lies_on_a_node(volume: PersistentVolume) -> bool:
+    affinity = volume.spec.node_affinity
+    if volume.spec.local is None and volume.spec.host_path is None:
+        return False
+    return affinity is not None and any(
+        expression.key == labels.HOSTNAME
+        for term in (affinity.required.node_selector_terms if affinity.required else ())
+        for expression in term.match_expressions
+    )

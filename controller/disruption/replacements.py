@@ -25,7 +25,8 @@ def affordable(group: Group, problem: DisruptionProblem) -> tuple[NewNode, ...] 
     for node in group.replacements:
         pool = problem.node_pools[node.node_pool]
         types = problem.snapshot.instance_types[node.node_pool]
-        below = node.price * group.price / group.cost if node.price else group.price
+        # In this order one new node may cost what all that leave cost, to the last digit.
+        below = node.price / group.cost * group.price if node.price else group.price
         cheaper = capped(node, below=below, types=types, pool=pool)
         if cheaper is None:
             return None

@@ -244,6 +244,7 @@ def _finalization(ports: ReconcilerPorts) -> Finalization:
         api=ports.api,
         cloud=ports.cloud,
         cluster=ports.cluster,
+        recorder=ports.recorder,
         metrics=ports.metrics,
         clock=ports.clock,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 
 from controller.apis import conditions, durations, labels
@@ -93,18 +93,37 @@ def is_reschedulable(pod: Pod) -> bool:
 
 
 def forbids_disruption(pod: Pod, now: datetime) -> bool:
-    """Whether the pod's `karpenter.sh/do-not-disrupt` holds now.
+    """Whether the pod's `karpenter.sh/do-not-disrupt` holds now: never that of one that has ended,
+    or is ending anyway.
 
     The annotation is `true`, or a duration counted from the pod's start; a text that is
     neither protects nothing.
     """
-    value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT)
-    if value is None or value == "true":
-        return value is not None
+    if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
+        return False
+    if is_terminal(pod) or pod.metadata.is_deleting:
+        return False
     try:
-        protected = durations.parse(value)
+        protected = protected_for(pod)
     except ValueError:
         return False
-    if protected is None:
-        return False
-    return pod.status.start_time is None or now < pod.status.start_time + protected
+    if protected is None or pod.status.start_time is None:
+        return True
+    return now < pod.status.start_time + protected
+
+
+def protected_for(pod: Pod) -> timedelta | None:
+    """Return for how long after the pod's start its `karpenter.sh/do-not-disrupt` holds; None for
+    ever.
+
+    Raises:
+        ValueError: it is neither `true` nor a duration.
+
+    """
+    value = pod.metadata.annotations[labels.DO_NOT_DISRUPT]
+    if value == "true":
+        return None
+    protected = durations.parse_finite(value)
+    if not protected:
+        raise ValueError(f"{value!r} is no time at all")
+    return protected

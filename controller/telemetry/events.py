@@ -24,7 +24,10 @@ COMPONENT = "karpenter"
 
 DEFAULT_TTL = timedelta(minutes=2)
 TTLS: Mapping[str, timedelta] = {
+    "DoNotDisruptGracePeriodElapsed": timedelta(days=1),
+    "DoNotDisruptUntil": timedelta(minutes=15),
     "FailedScheduling": timedelta(minutes=5),
+    "InvalidDoNotDisruptAnnotation": timedelta(minutes=15),
     "NoCompatibleInstanceTypes": timedelta(minutes=1),
     "NodeRepairBlocked": timedelta(minutes=15),
     "Unconsolidatable": timedelta(minutes=15),

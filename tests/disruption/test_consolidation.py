@@ -223,7 +223,7 @@ def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
     assert cost(current) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("value", ["true", "100000h"])
+@pytest.mark.parametrize("value", ["true", "100000h", "99999999h"])
 def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
     guarded = pods("a", 1)
     guarded[0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": value}
@@ -231,6 +231,66 @@ def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
 
     assert "a" not in going(decision)
     assert "do-not-disrupt" in decision.blocked["a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "deletion"),
+    [("true", {"deletionTimestamp": "2026-10-31T23:00:00Z"}), ("0s", {}), ("1d", {}), ("no", {})],
+)
+def test_a_pod_that_is_ending_or_says_what_nobody_knows_forbids_nothing(
+    value: str, deletion: dict[str, str]
+) -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+    ending = cluster["pods"][0]
+    ending["metadata"] |= {"annotations": {"karpenter.sh/do-not-disrupt": value}, **deletion}
+    del ending["status"]["startTime"]
+
+    assert going(decided(cluster)) == {"a"}
+
+
+def test_a_pod_whose_volume_lies_on_the_disk_of_its_node_is_not_moved_for_a_saving() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+    term = {"key": HOSTNAME, "operator": "In", "values": ["a"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
+    source = {"persistentVolumeClaim": {"claimName": "data"}}
+    cluster["pods"][0]["spec"]["volumes"] = [{"name": "data", **source}]
+    cluster["persistentVolumeClaims"] = [
+        {"metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeName": "disk"}}
+    ]
+    cluster["persistentVolumes"] = [
+        {
+            "metadata": {"name": "disk"},
+            "spec": {"local": {"path": "/data"}, "nodeAffinity": affinity},
+        }
+    ]
+    decision = decided(cluster)
+
+    assert going(decision) == {"b"}
+    cluster["pods"] += pods("b", 4, cpu=450)
+    for running in cluster["pods"][-4:]:
+        running["spec"]["nodeName"] = "b"
+        running["status"] = {"phase": "Running"}
+    assert "a volume on the disk of this node" in decided(cluster).blocked["a"]
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+    assert going(decided(cluster)) == {"a"}
+
+
+def test_a_node_with_a_pod_that_cannot_be_placed_anywhere_is_no_empty_node() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+    claims = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    cluster["pods"][0]["spec"]["resourceClaims"] = claims
+    alone = world(("a", "large", pods("a", 1)))
+    alone["pods"][0]["spec"]["resourceClaims"] = claims
+
+    assert going(decided(cluster)) == {"b"}
+    assert decided(alone).blocked["a"] == "some of its pods would find no other place"
+
+
+def test_a_pool_that_never_consolidates_keeps_nodes_that_became_empty_before_it_said_so() -> None:
+    late = world(("a", "small", []), ("b", "small", []), pools=[pool(consolidateAfter="Never")])
+    late["nodeClaims"][1]["metadata"]["annotations"] = {"joiner.dev/replaces": "gone"}
+
+    assert going(decided(late)) == {"b"}
 
 
 def test_a_pod_that_has_moved_is_protected_from_its_new_start() -> None:
@@ -438,6 +498,28 @@ def _named(name: str) -> list[dict[str, Any]]:
         {**term, "values": [name]} if term["key"] == "node.kubernetes.io/instance-type" else term
         for term in SMALL["requirements"]
     ]
+
+
+def test_its_own_type_is_none_of_the_fifteen_cheaper_ones() -> None:
+    cluster = world(("a", "small/spot", pods("a", 1)), pools=[pool(on_demand=False)])
+    names = [f"t{n}" for n in range(14)]
+    prices = {"small": 0.059, **{name: 0.04 + n / 1000 for n, name in enumerate(names)}}
+    cluster["instanceTypes"] = [
+        {
+            **SMALL,
+            "name": name,
+            "requirements": _named(name),
+            "offerings": [offering(ZONE, "on-demand", 0.1), offering(ZONE, "spot", price)],
+        }
+        for name, price in prices.items()
+    ]
+    gate = DisruptionSettings(eviction_price=0.0, spot_to_spot=True)
+
+    assert not decided(cluster, gate).commands
+    one_more = {**cluster["instanceTypes"][-1], "name": "t14", "requirements": _named("t14")}
+    cluster["instanceTypes"].append(one_more)
+    (command,) = decided(cluster, gate).commands
+    assert set(command.replacements[0].instance_types) == {*names, "t14"}
 
 
 def test_on_demand_that_becomes_spot_is_bound_to_spot() -> None:
@@ -909,6 +991,16 @@ def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template()
     for command in decision.commands:
         (heir,) = command.replacements
         assert (command.reason, heir.instance_types) == (Reason.DRIFTED, ())
+
+
+def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
+    cluster = drifted("n0", replicas=3)
+    cluster["nodeClaims"][0]["spec"]["terminationGracePeriod"] = "1h"
+    cluster["pods"][0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    decision = decided(cluster)
+
+    assert going(decision) == {"n0"}
+    assert "n0" not in decision.blocked
 
 
 @pytest.mark.parametrize(

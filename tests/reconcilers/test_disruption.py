@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -161,6 +161,30 @@ async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
 
     assert scenario.going() == []
     assert await scenario.world.events("DisruptionBlocked")
+
+
+@pytest.mark.parametrize(
+    ("said", "event", "word"),
+    [
+        ("1h", "DoNotDisruptUntil", "2026-11-21T13:00:00Z"),
+        ("1m", "DoNotDisruptGracePeriodElapsed", "over"),
+        ("1d", "InvalidDoNotDisruptAnnotation", "'1d'"),
+    ],
+)
+async def test_pods_that_are_to_be_left_alone_for_a_while_say_until_when(
+    said: str, event: str, word: str
+) -> None:
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
+    pod = make_running_pod("web", "node-0", annotations={labels.DO_NOT_DISRUPT: said})
+    started = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    status = msgspec.structs.replace(pod.status, start_time=started)
+    scenario.world.seed(msgspec.structs.replace(pod, status=status))
+    scenario.world.pass_time(seconds=600)
+
+    await scenario.work(seconds=40)
+
+    (message,) = await scenario.world.events(event)
+    assert word in message
 
 
 async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:

@@ -334,6 +334,7 @@ async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
 
     await scenario.lifecycle.reconcile("claim")  # writes the deadline, deletes the node
     scenario.world.see()
+    assert len(await scenario.world.events("TerminationGracePeriodExpiring")) == 2
     await scenario.work(seconds=20)
     pod = scenario.world.api.find(kinds.POD, "batch", "default")
     assert pod is not None

@@ -206,6 +206,7 @@ def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
             api=world.api,
             cloud=world.cloud,
             cluster=world.cluster,
+            recorder=world.recorder,
             metrics=world.metrics,
             clock=world.clock,
         ),

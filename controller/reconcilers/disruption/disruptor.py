@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
+from controller.apis import labels
+from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
+from controller.apis.pods import Pod
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import candidates, emptiness
 from controller.disruption.budgets import budgets_of, consumption
@@ -32,7 +34,8 @@ from controller.reconcilers.disruption.judging import (
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.newnodes.trials import Trials
 from controller.state.cluster import Cluster
-from controller.telemetry.events import Recorder
+from controller.state.pods import protected_for
+from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 RETRY = timedelta(seconds=1)
@@ -93,6 +96,7 @@ class Disruptor:
             kept=self.orchestrator.kept,
         )
         await self._report_blocked(problem, candidates.survey(problem))
+        await self._report_protected(problem)
         parts = apart(problem, self.mode)
         wait = await self._act(parts[Mode.ACT]) if Mode.ACT in parts else PERIOD
         for adviser in (self.recommender, self.advisor):
@@ -220,6 +224,17 @@ class Disruptor:
                         f"Its budgets let no node go now for the reason {reason.value}",
                     )  # fmt: skip
 
+    async def _report_protected(self, problem: DisruptionProblem) -> None:
+        """Say of pods that are to be left alone for a while until when, as Karpenter does, and of
+        those that say it in words that nobody knows that they are not.
+        """
+        ours = {state.name for state in problem.snapshot.nodes if state.managed}
+        for pod in problem.snapshot.pods:
+            if labels.DO_NOT_DISRUPT in pod.metadata.annotations and pod.spec.node_name in ours:
+                said = _protection(pod, problem.now)
+                if said is not None:
+                    await self.recorder.publish(POD, pod, *said)
+
     async def _report_staying(self, problem: DisruptionProblem, decision: Decision) -> None:
         """Say of each node why it stays; the same with other figures not again for a while."""
         now = problem.now
@@ -244,6 +259,28 @@ class Disruptor:
         claim = self.cluster.claim_of(node)
         if claim is not None:
             await self.recorder.publish(NODE_CLAIM, claim, "Normal", reason, message)
+
+
+def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
+    """Return what an event says of a pod's `do-not-disrupt`; None where it is for ever."""
+    if pod.metadata.is_deleting:
+        return None
+    try:
+        protected = protected_for(pod)
+    except ValueError as error:
+        return (
+            "Warning",
+            "InvalidDoNotDisruptAnnotation",
+            f"{labels.DO_NOT_DISRUPT} is ignored: {error}; allowed are true, and durations",
+        )
+    if protected is None or pod.status.start_time is None:
+        return None
+    end = pod.status.start_time + protected
+    if now < end:
+        until = f"{labels.DO_NOT_DISRUPT} holds until {end:%Y-%m-%dT%H:%M:%SZ}"
+        return "Normal", "DoNotDisruptUntil", until
+    over = f"{labels.DO_NOT_DISRUPT} is over: the pod may be moved"
+    return "Normal", "DoNotDisruptGracePeriodElapsed", over
 
 
 def _gist(why: str) -> str:

@@ -18,6 +18,7 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import patched, with_condition
 from controller.state.cluster import Cluster
+from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 NODE_WAIT = timedelta(seconds=10)
@@ -35,6 +36,7 @@ class Finalization:
     api: ApiServer
     cloud: CloudProvider
     cluster: Cluster
+    recorder: Recorder
     metrics: Metrics
     clock: Clock
 
@@ -66,13 +68,22 @@ class Finalization:
         if labels.TERMINATION_TIMESTAMP in claim.metadata.annotations:
             return claim
         deadline = (deletion + grace).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return await patched(
+        claim = await patched(
             self.api,
             self.cluster,
             NODE_CLAIM,
             claim,
             {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
         )
+        told: tuple[EventType, str, str] = (
+            "Warning",
+            "TerminationGracePeriodExpiring",
+            f"Pods that are still there will be deleted so that they end by {deadline}",
+        )
+        await self.recorder.publish(NODE_CLAIM, claim, *told)
+        for node in self._nodes(claim):
+            await self.recorder.publish(NODE, node, *told)
+        return claim
 
     async def _delete_node(self, node: Node) -> None:
         if node.metadata.is_deleting:
