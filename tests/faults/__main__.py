@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import time
 
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, rather than after the runs at hand
     began = time.monotonic()
     found = 0
     every = outcomes(chosen.seeds, chosen.only, pods=chosen.pods, jobs=chosen.jobs)

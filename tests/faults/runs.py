@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
+from threading import Thread
 from unittest.mock import patch
 
 from tests.faults.campaign import Outcome, play
@@ -49,7 +51,17 @@ def _played(run: tuple[int, str, int, int]) -> Outcome:
 
 
 def _prepare() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    Thread(target=_end_with_parent, daemon=True).start()
     # What a killed process leaves in the middle of a step complains when it is forgotten.
     sys.unraisablehook = lambda _: None
     # Whatever is logged was provoked: what counts is what comes of it.
     logging.disable(logging.CRITICAL)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked for its runs has ended, however that came."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -34,6 +37,18 @@ def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
     played = [*outcomes(SEEDS, "", pods=20, jobs=2)]
     assert sorted(outcome.seed for outcome in played) == SEEDS
     assert [(outcome.seed, *outcome.findings) for outcome in played if outcome.findings] == []
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
+def test_a_campaign_that_is_ended_leaves_no_process_behind(ended_by: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tests.faults", "--jobs", "1", "--pods", "20"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as campaign:
+        assert campaign.stdout is not None
+        assert campaign.stdout.readline().startswith("[1/500]")
+        campaign.send_signal(ended_by)
+        # Whoever plays has the pipe open, too: it ends with the last of them.
+        campaign.communicate(timeout=60)
+    assert campaign.returncode == -ended_by
 
 
 def test_every_seed_has_a_kind_and_every_kind_its_turn() -> None:
