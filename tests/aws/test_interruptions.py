@@ -17,6 +17,12 @@ def event(source: str, kind: str, detail: dict[str, object], version: str = "0")
     return json.dumps({"version": version, "source": source, "detail-type": kind, "detail": detail})
 
 
+def health(**detail: object) -> str:
+    """Write an event of AWS Health: a scheduled change of EC2 unless `detail` says otherwise."""
+    usual = {"service": "EC2", "eventTypeCategory": "scheduledChange"}
+    return event("aws.health", "AWS Health Event", usual | detail)
+
+
 STATE = "EC2 Instance State-change Notification"
 
 
@@ -54,53 +60,18 @@ STATE = "EC2 Instance State-change Notification"
             ("i-1",),
         ),
         (
-            event(
-                "aws.health",
-                "AWS Health Event",
-                {
-                    "service": "EC2",
-                    "eventTypeCategory": "scheduledChange",
-                    "affectedEntities": [{"entityValue": "i-1"}, {"entityValue": "i-2"}],
-                },
-            ),
+            health(affectedEntities=[{"entityValue": "i-1"}, {"entityValue": "i-2"}]),
             "scheduled_change",
             ("i-1", "i-2"),
         ),
+        (health(service="RDS", eventTypeCategory="issue"), "no_op", ()),
         (
-            event(
-                "aws.health", "AWS Health Event", {"service": "RDS", "eventTypeCategory": "issue"}
-            ),
-            "no_op",
-            (),
-        ),
-        (
-            event(
-                "aws.health",
-                "AWS Health Event",
-                {
-                    "service": "EC2",
-                    "eventTypeCategory": "scheduledChange",
-                    "statusCode": "closed",
-                    "affectedEntities": [{"entityValue": "i-1"}],
-                },
-            ),
+            health(statusCode="closed", affectedEntities=[{"entityValue": "i-1"}]),
             "no_op",
             ("i-1",),
         ),
         *(
-            (
-                event(
-                    "aws.health",
-                    "AWS Health Event",
-                    {
-                        "service": "EC2",
-                        "eventTypeCategory": "scheduledChange",
-                        "affectedEntities": odd,
-                    },
-                ),
-                "scheduled_change",
-                (),
-            )
+            (health(affectedEntities=odd), "scheduled_change", ())
             for odd in (7, "i-1", {"entityValue": "i-1"}, [7, {"entityValue": ["i-1"]}, {}])
         ),
         (event("aws.ec2", STATE, {"instance-id": "i-1", "state": "stopped"}, "1"), "no_op", ()),

@@ -137,54 +137,51 @@ async def test_pods_on_their_way_to_a_node_repel_others_before_it_has_joined(
     assert len(world.claims()) == 2
 
 
-async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_written(
-    scenario: ProvisioningScenario,
-) -> None:
-    world = scenario.world
-    world.seed(make_waiting_pod("web"))
+@pytest.fixture
+async def succession(scenario: ProvisioningScenario) -> ProvisioningScenario:
+    """A claim is written and not launched yet; a new leader has looked at it once."""
+    scenario.world.seed(make_waiting_pod("web"))
     await scenario.round()
-    (claim,) = world.claims()
     scenario.change_leader()
-
     await scenario.round()
-    assert len(scenario.asked) == 1
+    return scenario
+
+
+async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_written(
+    succession: ProvisioningScenario,
+) -> None:
+    world = succession.world
+    (claim,) = world.claims()
+    assert len(succession.asked) == 1
 
     await launch(world, claim)
-    await scenario.round()
-    assert scenario.asked == [["default/web"], ["default/web"]]
+    await succession.round()
+    assert succession.asked == [["default/web"], ["default/web"]]
     assert len(world.claims()) == 1
 
 
 async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
-    scenario: ProvisioningScenario,
+    succession: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    scenario.change_leader()
-    await scenario.round()
+    succession.world.pass_time(seconds=31)
+    await succession.round()
 
-    scenario.world.pass_time(seconds=31)
-    await scenario.round()
-
-    assert len(scenario.asked) == 2
-    assert len(scenario.world.claims()) == 1, "it may wait for its turn with the cloud for minutes"
+    assert len(succession.asked) == 2
+    assert len(succession.world.claims()) == 1, (
+        "it may wait for its turn with the cloud for minutes"
+    )
 
 
 async def test_a_new_leader_waits_no_longer_where_the_clock_is_set_back(
-    scenario: ProvisioningScenario,
+    succession: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
-    await scenario.round()
-    scenario.change_leader()
-    await scenario.round()
+    succession.world.pass_time(minutes=-30)
+    await succession.round()
+    assert len(succession.asked) == 1
+    succession.world.pass_time(seconds=31)
+    await succession.round()
 
-    scenario.world.pass_time(minutes=-30)
-    await scenario.round()
-    assert len(scenario.asked) == 1
-    scenario.world.pass_time(seconds=31)
-    await scenario.round()
-
-    assert len(scenario.asked) == 2
+    assert len(succession.asked) == 2
 
 
 async def test_what_is_not_launched_yet_serves_others_where_its_own_pods_are_gone(

@@ -90,6 +90,12 @@ class TerminationScenario:
                 self.world.see()
             self.world.pass_time(seconds=1)
 
+    def is_going(self, pod: str) -> bool:
+        """Whether a pod that is there is on its way out."""
+        there = self.world.api.find(kinds.POD, pod, "default")
+        assert there is not None
+        return there.metadata.is_deleting
+
     def evicted(self) -> list[str]:
         return [name for verb, _, name in self.world.api.calls if verb == "evict"]
 
@@ -106,6 +112,16 @@ def make_budget(*, allowed: int) -> PodDisruptionBudget:
 async def scenario() -> TerminationScenario:
     scenario = TerminationScenario()
     await scenario.up()
+    return scenario
+
+
+@pytest.fixture
+async def held(scenario: TerminationScenario) -> TerminationScenario:
+    """The same node on its way out, with a pod that its budget does not let go."""
+    scenario.world.seed(
+        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
+    )
+    await scenario.delete_node()
     return scenario
 
 
@@ -179,72 +195,46 @@ async def test_a_node_is_not_drained_for_longer_where_the_clock_is_set_back(
 
 
 async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(
-    scenario: TerminationScenario,
+    held: TerminationScenario,
 ) -> None:
-    scenario.world.seed(
-        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
-    )
-    await scenario.delete_node()
+    await held.work(seconds=10)
 
-    await scenario.work(seconds=10)
-
-    assert scenario.world.cloud.machines
-    pod = scenario.world.api.find(kinds.POD, "web", "default")
-    assert pod is not None
-    assert not pod.metadata.is_deleting
-    assert any(
-        "default/web" in message for message in await scenario.world.events("FailedDraining")
-    )
+    assert held.world.cloud.machines
+    assert not held.is_going("web")
+    assert any("default/web" in message for message in await held.world.events("FailedDraining"))
 
 
 async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_it_may(
-    scenario: TerminationScenario,
+    held: TerminationScenario,
 ) -> None:
-    scenario.world.seed(
-        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
-    )
-    await scenario.delete_node()
+    await held.work(seconds=120)
+    assert 10 <= len(held.evicted()) <= 20
 
-    await scenario.work(seconds=120)
-    assert 10 <= len(scenario.evicted()) <= 20
-
-    scenario.world.seed(make_budget(allowed=1))
-    await scenario.work(seconds=10)
-    pod = scenario.world.api.find(kinds.POD, "web", "default")
-    assert pod is not None
-    assert pod.metadata.is_deleting
+    held.world.seed(make_budget(allowed=1))
+    await held.work(seconds=10)
+    assert held.is_going("web")
 
 
 async def test_a_pod_that_might_not_go_is_asked_again_though_the_clock_is_set_back(
-    scenario: TerminationScenario,
+    held: TerminationScenario,
 ) -> None:
-    scenario.world.seed(
-        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
-    )
-    await scenario.delete_node()
-    await scenario.work(seconds=10)
+    await held.work(seconds=10)
 
-    scenario.world.pass_time(minutes=-30)
-    scenario.world.seed(make_budget(allowed=1))
-    await scenario.work(seconds=10)
+    held.world.pass_time(minutes=-30)
+    held.world.seed(make_budget(allowed=1))
+    await held.work(seconds=10)
 
-    pod = scenario.world.api.find(kinds.POD, "web", "default")
-    assert pod is not None
-    assert pod.metadata.is_deleting
+    assert held.is_going("web")
 
 
 async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(
-    scenario: TerminationScenario,
+    held: TerminationScenario,
 ) -> None:
-    scenario.world.seed(
-        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
-    )
-    await scenario.delete_node()
-    await scenario.work(seconds=60)
+    await held.work(seconds=60)
 
-    scenario.world.seed(make_running_pod("late", NODE))
-    await scenario.work()
-    assert "default/late" in scenario.evicted()
+    held.world.seed(make_running_pod("late", NODE))
+    await held.work()
+    assert "default/late" in held.evicted()
 
 
 async def test_an_eviction_that_fails_in_an_unknown_way_is_asked_for_less_often_too(
@@ -360,18 +350,17 @@ async def test_a_node_whose_instance_vanished_is_let_go_at_once(
 
 
 async def test_an_instance_that_is_gone_is_not_waited_for_while_its_node_still_says_ready(
-    scenario: TerminationScenario,
+    held: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("web", NODE), make_budget(allowed=0))
-    await scenario.delete_node()
-    await scenario.work(seconds=3)
-    assert scenario.world.node(NODE) is not None
+    await held.work(seconds=3)
+    assert held.world.node(NODE) is not None
 
-    (machine,) = scenario.world.cloud.machines
-    scenario.world.cloud.vanish(machine)
-    await scenario.work(seconds=10)
+    (machine,) = held.world.cloud.machines
+    held.world.cloud.vanish(machine)
+    await held.work(seconds=10)
 
-    assert scenario.world.node(NODE) is None
+    assert held.world.node(NODE) is None
+    assert not held.is_going("web"), "nothing but its budget kept the node"
 
 
 async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_carefully(
