@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from controller.apis import labels
 from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta, Wire
 from controller.apis.nodepool import NodeClassReference
@@ -54,3 +55,13 @@ class NodeClaim(Wire):
     metadata: ObjectMeta
     spec: NodeClaimSpec
     status: NodeClaimStatus = NodeClaimStatus()
+
+    @property
+    def drain_deadline(self) -> datetime | None:
+        """When its drain turns to force, once that is written down in a way that can be read."""
+        text = self.metadata.annotations.get(labels.TERMINATION_TIMESTAMP, "")
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return moment if moment.tzinfo is not None else None

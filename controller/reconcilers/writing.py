@@ -104,10 +104,10 @@ async def with_drain_over(
         NotFoundError: it has gone.
 
     """
-    before = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP)
-    deadline = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    if before is not None and before <= deadline:
+    before = claim.drain_deadline
+    if before is not None and before <= now:
         return claim
+    deadline = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     annotated = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}}
     updated = await api.patch(NODE_CLAIM, claim.metadata.name, annotated, uid=claim.metadata.uid)
     cluster.observe(NODE_CLAIM, updated)

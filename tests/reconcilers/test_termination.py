@@ -336,6 +336,25 @@ async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
     assert pod is None or pod.metadata.is_deleting
 
 
+@pytest.mark.parametrize("deadline", ["soon", "2026-11-21T12:00:00", ""])
+async def test_a_deadline_that_nobody_can_read_is_written_anew_and_holds_nothing_up(
+    deadline: str,
+) -> None:
+    scenario = TerminationScenario()
+    await scenario.up(termination_grace_period="1m")
+    scenario.world.seed(
+        make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
+    )
+    by_hand = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}}
+    await scenario.world.api.patch(kinds.NODE_CLAIM, "claim", by_hand)
+    await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+    scenario.world.see()
+
+    await scenario.work(seconds=40)
+
+    assert scenario.is_going("batch")
+
+
 async def test_a_node_whose_instance_vanished_is_let_go_at_once(
     scenario: TerminationScenario,
 ) -> None:

@@ -65,7 +65,7 @@ class Finalization:
         deletion = claim.metadata.deletion_timestamp
         if grace is None or deletion is None:
             return claim
-        if labels.TERMINATION_TIMESTAMP in claim.metadata.annotations:
+        if claim.drain_deadline is not None:
             return claim
         deadline = (deletion + grace).strftime("%Y-%m-%dT%H:%M:%SZ")
         claim = await patched(

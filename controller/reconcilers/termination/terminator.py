@@ -83,7 +83,7 @@ class Terminator:
             await self._finish(node)
             return None
         node = await self._taint(node)
-        deadline = _deadline(claim)
+        deadline = claim.drain_deadline if claim is not None else None
         done = (
             await self._drained(node, claim, deadline)
             and await self._volumes_detached(node, claim, deadline)
@@ -263,11 +263,6 @@ def _reason(claim: NodeClaim | None) -> str:
         return ""
     reason = conditions.find(claim.status.conditions, DISRUPTION_REASON)
     return reason.reason if reason else "Forceful Termination"
-
-
-def _deadline(claim: NodeClaim | None) -> datetime | None:
-    text = claim.metadata.annotations.get(labels.TERMINATION_TIMESTAMP) if claim else None
-    return datetime.fromisoformat(text) if text else None
 
 
 def _waiting_for(pods: tuple[Pod, ...]) -> str:
