@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -12,7 +13,11 @@ from controller.apis.conditions import Condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
-from controller.reconcilers.nodeclaim.garbagecollection import GarbageCollection
+from controller.reconcilers.nodeclaim.garbagecollection import (
+    EAGER_RUNS,
+    PERIOD,
+    GarbageCollection,
+)
 from tests.reconcilers.world import CLASS, World, make_class
 
 
@@ -95,6 +100,34 @@ async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
 
     world.pass_time(minutes=2)
     await collector.run_once()
+    assert world.is_leaving("claim")
+
+
+async def test_it_is_let_go_though_the_cloud_refuses_to_tell_of_instances(
+    world: World, collector: GarbageCollection
+) -> None:
+    await launched(world)
+    for _ in range(2):
+        world.cloud.fail("instances", CloudProviderError("UnauthorizedOperation"))
+        with pytest.raises(CloudProviderError):
+            await collector.run_once()
+        world.pass_time(minutes=6)
+
+    assert world.is_leaving("claim")
+
+
+async def test_it_is_let_go_once_its_time_is_up_rather_than_when_all_is_looked_at_again(
+    world: World, collector: GarbageCollection
+) -> None:
+    collector.runs = EAGER_RUNS
+    await launched(world)
+    assert await collector.run_once() == PERIOD
+
+    world.pass_time(minutes=4)
+    assert await collector.run_once() == timedelta(minutes=1)
+
+    world.pass_time(minutes=1)
+    assert await collector.run_once() == PERIOD
     assert world.is_leaving("claim")
 
 

@@ -49,11 +49,14 @@ class GarbageCollection:
     async def run_once(self) -> timedelta:
         """Compare both sides once; returns when to do it again."""
         if self.cluster.synced:
-            await self._claims_without_instance()
+            # First what needs no answer of the cloud: that may be refused.
             await self._claims_without_node()
+            await self._claims_without_instance()
             await self._instances_without_claim()
             self.runs += 1
-        return EAGER_PERIOD if self.runs < EAGER_RUNS else PERIOD
+        now, period = self.clock(), EAGER_PERIOD if self.runs < EAGER_RUNS else PERIOD
+        waits = (since + NODELESS - now for since in self._nodeless.values())
+        return min([period, *(wait for wait in waits if wait > timedelta(0))])
 
     async def _claims_without_instance(self) -> None:
         # Claims first, then the cloud: an instance launched in between is in its list.
