@@ -25,7 +25,8 @@ from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
-from controller.disruption.problem import DisruptionSettings
+from controller.disruption.commands import Confirmation, Decision
+from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.disruption.rollout import AMI_DRIFT
 from controller.state.registrations import PAUSES, Failure
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
@@ -310,6 +311,27 @@ async def test_a_replacement_comes_within_the_limits_of_its_pool() -> None:
 
     assert scenario.made() == []
     assert not scenario.is_marked("big")
+
+
+async def test_a_pool_that_asks_for_other_nodes_meanwhile_gets_none_of_what_it_asked_for() -> None:
+    scenario = oversized()
+
+    class Slow(SameProcess):
+        async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
+            if self.asked == 1:
+                template = scenario.world.api.objects(kinds.NODE_POOL)[0].spec.template
+                metadata = msgspec.structs.replace(template.metadata, labels={"team": "blue"})
+                scenario.change_pool(template=msgspec.structs.replace(template, metadata=metadata))
+            return await super().confirm(problem, decision)
+
+    scenario.change_leader(Slow())
+    await scenario.work(VALIDATION + 2)
+
+    assert scenario.made() == []
+
+    await scenario.work(90 + VALIDATION)
+
+    assert [claim.metadata.labels["team"] for claim in scenario.made()] == ["blue"]
 
 
 async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:

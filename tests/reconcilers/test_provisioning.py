@@ -53,6 +53,33 @@ async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
     assert await scenario.world.events("Nominated")
 
 
+def of_team(name: str) -> NodePool:
+    """A pool whose nodes bear the label of a team."""
+    pool = make_pool()
+    metadata = msgspec.structs.replace(pool.spec.template.metadata, labels={"team": name})
+    template = msgspec.structs.replace(pool.spec.template, metadata=metadata)
+    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+
+
+async def test_a_pool_that_changes_during_a_solve_gets_claims_of_what_it_asks_for_now() -> None:
+    class Changing(ProvisioningScenario):
+        async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+            if not self.asked:
+                self.world.seed(of_team("blue"))
+            return await super()._solve(pods, snapshot)
+
+    scenario = Changing()
+    scenario.world.seed(make_class(), of_team("red"), make_waiting_pod("web"))
+    await scenario.round()
+
+    assert scenario.world.claims() == []
+
+    await scenario.round()
+
+    (claim,) = scenario.world.claims()
+    assert claim.metadata.labels["team"] == "blue"
+
+
 async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
     scenario: ProvisioningScenario,
 ) -> None:

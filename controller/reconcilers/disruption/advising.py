@@ -189,9 +189,7 @@ class Recommender(Advisor):
                 reasons = (w for n, w in confirmation.rejected.items() if n in names)
                 why = was if isinstance(was, str) else next(reasons, "it stands no more")
                 await self._take_back(names, why)
-            elif await self.orchestrator.begin(
-                command, problem.snapshot.instance_types, record=name
-            ):
+            elif await self.orchestrator.begin(command, problem, record=name):
                 self._drop(names)
             else:
                 await self._take_back(names, "its nodes changed before it could be begun")

@@ -123,7 +123,7 @@ class Disruptor:
         empty = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
         command, wait = self._settled(problem, empty)
         if command is not None:
-            return AT_ONCE if await self.orchestrator.begin(command) else RETRY
+            return AT_ONCE if await self.orchestrator.begin(command, problem) else RETRY
         # Those that are empty may be gone in a moment: nothing is moved there.
         expected = emptiness.commands(empty, budgets=budgets_of(problem, Reason.EMPTY))
         leaving = frozenset(name for command in expected for name in command.names)
@@ -196,8 +196,7 @@ class Disruptor:
         )
 
     async def _begin(self, commands: Sequence[Command], problem: DisruptionProblem) -> timedelta:
-        types = problem.snapshot.instance_types
-        begun = [await self.orchestrator.begin(command, types) for command in commands]
+        begun = [await self.orchestrator.begin(command, problem) for command in commands]
         return AT_ONCE if any(begun) else RETRY
 
     # What people see.

@@ -32,7 +32,6 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.apiserver.port import ApiServer
-from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate, Command
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
@@ -160,13 +159,13 @@ class Orchestrator:
     async def begin(
         self,
         command: Command,
-        types: Mapping[str, Sequence[InstanceType]] | None = None,
+        problem: DisruptionProblem,
         *,
         record: str = "",
     ) -> bool:
         """Mark a command's nodes, make those in their place, and have the claims go when those
-        are ready; returns whether it is under way. `types` are those each pool saw; `record` names
-        the proposal that somebody has approved of.
+        are ready; returns whether it is under way. `problem` is what was asked when it was decided;
+        `record` names the proposal that somebody has approved of.
         """
         known = self._as_known(command)
         if known is None:
@@ -182,7 +181,7 @@ class Orchestrator:
             return False  # the marks that were made are taken off in the next round
         if marked:
             underway.command = replace(known, candidates=tuple(marked))
-            if not await self._make_heirs(underway, types or {}):
+            if not await self._make_heirs(underway, problem):
                 await self._give_up_all(underway, "nothing could be made in their place")
                 self.metrics.failed(underway.command)
                 return False
@@ -258,19 +257,17 @@ class Orchestrator:
 
     # Nodes in the place of others.
 
-    async def _make_heirs(
-        self, underway: Underway, types: Mapping[str, Sequence[InstanceType]]
-    ) -> bool:
+    async def _make_heirs(self, underway: Underway, problem: DisruptionProblem) -> bool:
         """Write the claims of a command's new nodes; returns whether all could be written."""
-        command = underway.command
+        command, types = underway.command, problem.snapshot.instance_types
         if not all(self.writer.within_limits(command.replacements, types, replacing=True)):
             return False
         told = {labels.REPLACES: ",".join(sorted(command.names))}
         for node in command.replacements:
             heir = replace(node, annotations={**node.annotations, **told})
-            seen = types.get(node.node_pool, ())
+            pool, seen = problem.node_pools[node.node_pool], types.get(node.node_pool, ())
             try:
-                claim = await self.writer.create(heir, seen, reason=command.reason.label)
+                claim = await self.writer.create(heir, pool, seen, reason=command.reason.label)
             except ApiError as error:
                 log.warning("creating nodeclaim: %s", error, extra={"NodePool": node.node_pool})
                 return False

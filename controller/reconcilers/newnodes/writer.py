@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodepool import NodePool
 from controller.apis.pods import Pod
 from controller.apis.quantities import MILLI
 from controller.apiserver.port import ApiServer
@@ -72,9 +73,11 @@ class ClaimWriter:
         return parsed(pool.spec.limits) if pool is not None else {}
 
     async def create(
-        self, node: NewNode, types: Iterable[InstanceType], *, reason: str
+        self, node: NewNode, seen: NodePool, types: Iterable[InstanceType], *, reason: str
     ) -> NodeClaim | None:
-        """Write a node's claim, unless its pool went meanwhile.
+        """Write a node's claim, unless its pool went meanwhile, or asks for another kind of node
+        by now: half of what it asked for when it was `seen` and half of the new, with the new hash,
+        would never be found to have drifted.
 
         `types` are those the pool saw; `reason` is why the node is made, as metrics write it.
 
@@ -84,6 +87,9 @@ class ClaimWriter:
         """
         pool = self.cluster.get(NODE_POOL, node.node_pool)
         if pool is None or pool.metadata.is_deleting:
+            return None
+        if pool.spec.template != seen.spec.template:
+            log.info("nodepool changed before its nodeclaim", extra={"NodePool": node.node_pool})
             return None
         claim = await self.api.create(NODE_CLAIM, node_claim(pool, node, types))
         self.cluster.insert_claim(claim)

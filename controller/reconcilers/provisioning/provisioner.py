@@ -19,7 +19,6 @@ from controller.apis.nodeclaim import NodeClaim
 from controller.apis.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
-from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
@@ -239,8 +238,7 @@ class Provisioner(Outlook):
         results = dataclasses.replace(
             results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.queued(pods)))
         )
-        types = question.snapshot.instance_types
-        made = await self._act(results, {p.key: p for p in pods}, types)
+        made = await self._act(results, {p.key: p for p in pods}, question.snapshot)
         await self._report_fills(fills, hosts(answer, made, virtual))
 
     async def _report_problems(self, question: Question) -> None:
@@ -277,7 +275,7 @@ class Provisioner(Outlook):
         self,
         results: Results,
         pods: dict[str, Pod],
-        types: Mapping[str, Sequence[InstanceType]],
+        snapshot: Snapshot,
     ) -> list[str]:
         """Carry the answer out; return the claim made for each new node, empty without one."""
         writer = ClaimWriter(
@@ -289,7 +287,7 @@ class Provisioner(Outlook):
         )
         for name, keys in results.existing_nodes.items():
             writer.expect(name, _among(pods, keys), self.nomination)
-        claims = await self._create(results.new_nodes, pods, types, writer)
+        claims = await self._create(results.new_nodes, pods, snapshot, writer)
         # Told once all is bought: hundreds of events must not stand in the way of a launch.
         for node, claim in zip(results.new_nodes, claims, strict=True):
             if claim is not None:
@@ -303,19 +301,21 @@ class Provisioner(Outlook):
         self,
         nodes: Sequence[NewNode],
         pods: Mapping[str, Pod],
-        types: Mapping[str, Sequence[InstanceType]],
+        snapshot: Snapshot,
         writer: ClaimWriter,
     ) -> list[NodeClaim | None]:
         """Make the nodes' claims, some at a time; None for one that limits or the API server
         refused.
         """
+        types, pools = snapshot.instance_types, {p.metadata.name: p for p in snapshot.node_pools}
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
         async def create(node: NewNode, is_admitted: bool) -> NodeClaim | None:
             if not is_admitted:
                 return None
             async with writes:
-                claim = await writer.create(node, types[node.node_pool], reason="provisioned")
+                name = node.node_pool
+                claim = await writer.create(node, pools[name], types[name], reason="provisioned")
                 if claim is not None:
                     writer.expect(claim.metadata.name, _among(pods, node.pods), self.nomination)
                 return claim
