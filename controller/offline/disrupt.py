@@ -40,6 +40,8 @@ from controller.offline.solve import (
 )
 from controller.offline.world import World
 from controller.options import Options
+from controller.scheduling.buffers import hosts
+from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from controller.state.nodes import StateNode
 
@@ -150,7 +152,7 @@ def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
     settings = replace(settings, instalments=False)
     if f"{SPOT_TO_SPOT_GATE}=true".lower() in gates:
         settings = replace(settings, spot_to_spot=True)
-    return DisruptionProblem(
+    problem = DisruptionProblem(
         snapshot=world.snapshot,
         node_pools={pool.metadata.name: pool for pool in world.node_pools},
         now=now,
@@ -158,6 +160,21 @@ def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
         scheduling=from_names(world.settings),
         settings=settings,
     )
+    return _with_room_kept(problem)
+
+
+def _with_room_kept(problem: DisruptionProblem) -> DisruptionProblem:
+    """Return the cluster in which is known where buffers have their room: provisioning finds that
+    in a live one.
+    """
+    virtual = [pod for pod in problem.pending if labels.BUFFER_POD in pod.metadata.annotations]
+    if not virtual:
+        return problem
+    snapshot = problem.snapshot
+    results = schedule(problem.pending, snapshot=snapshot, settings=problem.scheduling)
+    names = hosts(replace(results, new_nodes=()), (), virtual)
+    nodes = tuple(replace(node, buffered=node.name in names) for node in snapshot.nodes)
+    return replace(problem, snapshot=replace(snapshot, nodes=nodes))
 
 
 def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
@@ -204,7 +221,7 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     first = sum(len(made) for _, made in course.commands)
     free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
     named = [(command, list(islice(free, len(command.replacements)))) for command in commands]
-    course.problem = applied(course.problem, named)
+    course.problem = _with_room_kept(applied(course.problem, named))
     there = {node.name: node for node in course.problem.snapshot.nodes}
     course.commands += [(command, tuple(there[name] for name in names)) for command, names in named]
 

@@ -21,7 +21,14 @@ from controller.kube.client import Client
 from controller.offline.disrupt import moment, problem_of
 from controller.offline.record import access_of, live
 from controller.offline.reporter import Table
-from controller.offline.solve import QuestionError, answered, deadline, drawn_table, read
+from controller.offline.solve import (
+    QuestionError,
+    answered,
+    deadline,
+    drawn_table,
+    read,
+    seconds,
+)
 from controller.offline.world import World, load
 
 TOLD = frozenset(
@@ -56,7 +63,7 @@ def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--world", type=Path, metavar="WORLD.json", help="see docs/formats.md")
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--now", type=moment, default=None, metavar="TIME")
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--time-limit", type=seconds, default=60.0, metavar="SECONDS")
     chosen, settings = parser.parse_known_args(argv)
     if chosen.world is not None and settings:
         parser.error(f"with --world there are no settings: {' '.join(settings)}")

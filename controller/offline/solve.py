@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import statistics
 import sys
@@ -188,11 +189,22 @@ def add_world(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("world", metavar="WORLD.json", type=Path, help="see docs/formats.md")
     parser.add_argument(
         "--time-limit",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="SECONDS",
         help="take the best answer found within so many seconds (60)",
     )
+
+
+def seconds(text: str) -> float:
+    """Read a time as people type it."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds such as 60 or 0.5")
+    return number
 
 
 def answered(ask: Callable[[], int]) -> int:

@@ -121,6 +121,36 @@ def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
     assert list(costs) == pytest.approx([0.6, 0.6, 0.6])
 
 
+def test_an_empty_node_that_keeps_room_for_a_buffer_stays(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = pod("any", cpu=7800, memory=256)["spec"]
+    cluster = json.loads(file.read_text())
+    file.write_text(
+        json.dumps(
+            {
+                **cluster,
+                "podTemplates": [
+                    {
+                        "metadata": {"name": "spare", "namespace": "default"},
+                        "template": {"spec": spec},
+                    }
+                ],
+                "capacityBuffers": [
+                    {
+                        "metadata": {"name": "spare", "namespace": "default"},
+                        "spec": {"podTemplateRef": {"name": "spare"}, "replicas": 1},
+                    }
+                ],
+            }
+        )
+    )
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+
+    assert [command["nodes"] for command in answer["commands"]] == [["a"]]
+    assert "idle" in answer["blocked"]
+
+
 def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +187,8 @@ def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -
     [
         (["{missing}"], "No such file"),
         (["{file}", "--now", "yesterday"], "is no moment"),
+        (["{file}", "--time-limit", "-1"], "'-1' is no number of seconds"),
+        (["{file}", "--time-limit", "nan"], "'nan' is no number of seconds"),
     ],
 )
 def test_bad_input_is_told_in_words(
