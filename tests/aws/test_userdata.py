@@ -190,6 +190,22 @@ def test_a_part_in_any_language_is_passed_on_and_one_that_is_no_text_is_refused(
         user_data(FAMILIES[family], bootstrap(custom=binary))
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["y", "N", "on", "true", "null", "7", "1e9", "5E2", "+1e3", ".5e3", "0o17", "0XF", "1e_3"],
+)
+def test_what_parsers_of_yaml_may_take_for_no_text_is_quoted(text: str) -> None:
+    taints = (Taint(key="dedicated", value=text, effect="NoSchedule"),)
+    kubelet = {"maxPods": 29, "kubeReserved": {"memory": text}, "cpuCFSQuota": False}
+
+    told = user_data(FAMILIES["AL2023"], bootstrap(taints=taints, kubelet=kubelet))
+
+    assert f"value: '{text}'" in told
+    assert f"memory: '{text}'" in told
+    assert "maxPods: 29" in told
+    assert "cpuCFSQuota: false" in told
+
+
 @pytest.mark.parametrize("text", ["on: 2001-13-45", "[" * 5000])
 def test_what_yaml_cannot_read_is_a_script(text: str) -> None:
     told = user_data(FAMILIES["AL2023"], bootstrap(custom=text))
