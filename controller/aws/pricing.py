@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -151,13 +152,15 @@ def _filters(region: str, tenancy: str, family: str) -> list[dict[str, str]]:
 
 def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]:
     price = float(row["SpotPrice"])
+    if not 0 < price < math.inf:
+        raise ValueError("nothing is sold at this price")
     return (row["InstanceType"], row["AvailabilityZone"]), row["Timestamp"], price
 
 
 def parsed(listed: Iterable[Any], currency: str = "USD") -> Mapping[str, float]:
     """Return prices by instance type from products of the Pricing API; free ones are left out."""
     read = readable(listed, lambda product: _product(product, currency), what="products")
-    return {instance_type: price for instance_type, price in read if price > 0}
+    return {instance_type: price for instance_type, price in read if 0 < price < math.inf}
 
 
 def _product(listed: Any, currency: str) -> tuple[str, float]:

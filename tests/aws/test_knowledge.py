@@ -150,7 +150,11 @@ def product(name: str, price: str, currency: str = "USD") -> str:
 
 
 def test_free_products_have_no_price() -> None:
-    listed = [product("m5.large", "0.0960000000"), product("m5.xlarge", "0.0000000000")]
+    listed = [
+        product("m5.large", "0.0960000000"),
+        product("m5.xlarge", "0.0000000000"),
+        product("m5.2xlarge", "Infinity"),
+    ]
     assert parsed(listed) == {"m5.large": 0.096}
     assert parsed([product("m5.large", "0.7", "CNY")], "CNY") == {"m5.large": 0.7}
 
@@ -226,6 +230,8 @@ async def test_a_price_that_cannot_be_read_costs_only_itself(
         {"InstanceType": "c5.large"},
         spot_row("m5.large", "us-west-2a", "0.04"),
         spot_row("m5.large", "us-west-2b", "cheap"),
+        spot_row("m5.large", "us-west-2c", "0.0000"),
+        spot_row("m5.large", "us-west-2d", "NaN"),
     ]
     products = ["{", '{"product": {}}', product("m5.large", "0.096")]
     pricing = Pricing(Scripted(get_products=products, describe_spot_price_history=rows))
@@ -234,7 +240,7 @@ async def test_a_price_that_cannot_be_read_costs_only_itself(
 
     assert pricing.on_demand("m5.large") == 0.096
     assert pricing.spot("m5.large", "us-west-2a") == 0.04
-    assert pricing.spot("m5.large", "us-west-2b") is None
+    assert {pricing.spot("m5.large", f"us-west-2{zone}") for zone in "bcd"} == {None}
     told = [str(r.__dict__.get("rows")) for r in caplog.records if r.levelname == "ERROR"]
     assert any("c5.large" in rows and "cheap" in rows for rows in told)
 
