@@ -304,7 +304,7 @@ def _owners(term: SelectorTerm) -> list[str]:
 
 def described(terms: Iterable[SelectorTerm]) -> str:
     """Write selector terms for a message to a person."""
-    return "; ".join(", ".join(_words(term)) for term in terms)
+    return "; ".join(", ".join(_words(term)) or "a term that names nothing" for term in terms)
 
 
 def _words(term: SelectorTerm) -> Iterator[str]:
