@@ -49,6 +49,12 @@ MUTATIONS = (
         "min(limits, default=UNLIMITED))",
     ),
     Mutation(
+        "a percentage of drifted nodes is one of their number alone",
+        f"{PURE}/budgets.py",
+        "if reason is Reason.DRIFTED:",
+        "if False:",
+    ),
+    Mutation(
         "a PodDisruptionBudget is not read",
         "controller/state/evictions.py",
         "if guard.status.disruptions_allowed <= 0:",
