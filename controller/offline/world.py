@@ -141,7 +141,7 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         # Who runs may have to move, and is then spread as whoever waits.
         pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
         node_pools=pools,
-        instance_types=_types_by_pool(found_types, all_pools, overlays),
+        instance_types=_types_by_pool(found_types, list(filter(is_ours, all_pools)), overlays),
         daemon_sets=objects(world, "daemonSets", DaemonSet),
         namespaces=objects(world, "namespaces", Namespace),
         limit_ranges=objects(world, "limitRanges", LimitRange),

@@ -103,6 +103,12 @@ MUTATIONS = (
         'if disruption.consolidation_policy == "":',
     ),
     Mutation(
+        "volumes on the disk of a node are not read",
+        f"{PURE}/consolidation.py",
+        "    if candidate.anchored:",
+        "    if not candidate.price:",
+    ),
+    Mutation(
         "spot becomes spot with few types to choose from",
         f"{PURE}/replacements.py",
         "SPOT_TO_SPOT_TYPES = 15",
@@ -203,6 +209,12 @@ MUTATIONS = (
         f"{LOOP}/orchestration.py",
         "and not state.deleting and _is_marked(state)",
         "and state.deleting and _is_marked(state)",
+    ),
+    Mutation(
+        "what a pool asks for meanwhile is not looked at",
+        "controller/reconcilers/newnodes/writer.py",
+        "if pool.spec.template != seen.spec.template:",
+        "if pool.metadata.uid != seen.metadata.uid:",
     ),
     Mutation(
         "a lost replacement is not noticed",

@@ -121,6 +121,20 @@ def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
     assert list(costs) == pytest.approx([0.6, 0.6, 0.6])
 
 
+def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = json.loads(file.read_text())
+    foreign = {"group": "example.com", "kind": "NodeClass", "name": "default"}
+    cluster["nodePools"][0]["spec"]["template"]["spec"]["nodeClassRef"] = foreign
+    for claim in cluster["nodeClaims"]:
+        claim["spec"]["nodeClassRef"] = foreign
+    file.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(file), "--no-calm")
+
+    assert (answer["commands"], answer["costBefore"]) == ([], 0.0)
+
+
 def test_an_empty_node_that_keeps_room_for_a_buffer_stays(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
