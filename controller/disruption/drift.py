@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from controller.apis import conditions
 from controller.apis.nodeclaim import DRIFTED
 from controller.apis.nodepool import NodePool
+from controller.cloudprovider.compatibility import choices
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason
@@ -44,11 +45,13 @@ def replicated(
     """Return the commands for drifted nodes of pools of fixed size: each gets an heir like any
     other node of its pool, whatever runs on it. The budgets are spent.
     """
-    room = {name: _room(problem, pool) for name, pool in problem.node_pools.items()}
+    room: dict[str, tuple[int, str]] = {}
     commands: list[Command] = []
     blocked: dict[str, str] = {}
     held_back: set[str] = set()
     for candidate in _in_turn(candidates, static=True):
+        if candidate.pool not in room:
+            room[candidate.pool] = _room(problem, candidate.node_pool)
         room_left, why_none = room[candidate.pool]
         if room_left <= 0:
             blocked[candidate.name] = f"it has drifted, and {why_none}"
@@ -156,6 +159,9 @@ def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
     ready = conditions.find(pool.status.conditions, "Ready")
     if ready is not None and not ready.is_true:
         return 0, f"NodePool {name} is not ready to make another"
+    types = problem.snapshot.instance_types.get(name, ())
+    if not choices(types, templated(pool).requirements, {}):
+        return 0, f"nothing that NodePool {name} asks for can be had now"
     members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
     staying = sum(not node.deleting for node in members)
     if staying > (pool.spec.replicas or 0):

@@ -993,6 +993,18 @@ def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template()
         assert (command.reason, heir.instance_types) == (Reason.DRIFTED, ())
 
 
+def test_a_pool_of_fixed_size_for_which_nothing_can_be_had_keeps_its_drifted_nodes() -> None:
+    cluster = drifted("n0", replicas=3)
+    cluster["instanceTypes"] = [
+        {**kind, "offerings": [offering(ZONE, "on-demand", 0.1, available=False)]}
+        for kind in cluster["instanceTypes"]
+    ]
+    decision = decided(cluster)
+
+    assert not decision.commands
+    assert "can be had now" in decision.blocked["n0"]
+
+
 def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
     cluster = drifted("n0", replicas=3)
     cluster["nodeClaims"][0]["spec"]["terminationGracePeriod"] = "1h"
