@@ -24,12 +24,14 @@ COMPONENT = "karpenter"
 
 DEFAULT_TTL = timedelta(minutes=2)
 TTLS: Mapping[str, timedelta] = {
+    "DRADriverPoolsNotPublished": timedelta(minutes=15),
     "DoNotDisruptGracePeriodElapsed": timedelta(days=1),
     "DoNotDisruptUntil": timedelta(minutes=15),
     "FailedScheduling": timedelta(minutes=5),
     "InvalidDoNotDisruptAnnotation": timedelta(minutes=15),
     "NoCompatibleInstanceTypes": timedelta(minutes=1),
     "NodeRepairBlocked": timedelta(minutes=15),
+    "ResourceNotRegistered": timedelta(minutes=15),
     "Unconsolidatable": timedelta(minutes=15),
 }
 """How long the same event about the same object is not repeated, by reason."""

@@ -39,7 +39,7 @@ async def test_a_node_that_joins_with_the_taint_has_nothing_to_say(
     assert not await world.events("UnregisteredTaintMissing")
 
 
-async def test_a_device_plugin_that_never_comes_is_named_after_a_while(
+async def test_a_device_plugin_that_never_comes_is_named_after_a_while_and_now_and_then(
     world: World, lifecycle: Lifecycle
 ) -> None:
     node = world.join(
@@ -58,3 +58,8 @@ async def test_a_device_plugin_that_never_comes_is_named_after_a_while(
     (message,) = await world.events("ResourceNotRegistered")
     assert GPU in message
     assert "device plugin" in message
+
+    for _ in range(60):
+        world.pass_time(seconds=30)
+        await lifecycle.reconcile("claim")
+    assert len(await world.events("ResourceNotRegistered")) == 3

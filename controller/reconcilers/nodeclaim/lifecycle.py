@@ -332,12 +332,12 @@ class Lifecycle:
         since = registered.last_transition_time if registered else None
         if obstacle.reason not in FROM_PLUGINS or since is None:
             return
-        waited = self.clock() - since
-        if waited < PLUGIN_DEADLINE:
+        if self.clock() - since < PLUGIN_DEADLINE:
             return
-        minutes = int(waited / timedelta(minutes=1))
+        # How long it has been is left out: other words every minute would be news every minute.
+        minutes = PLUGIN_DEADLINE // timedelta(minutes=1)
         message = (
-            f"{obstacle.message} after {minutes} minutes: is its device plugin or driver "
+            f"{obstacle.message} within {minutes} minutes: is its device plugin or driver "
             "installed, does it run on this node, and does it tolerate the node's taints?"
         )
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", obstacle.reason, message)
