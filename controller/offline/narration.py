@@ -27,7 +27,8 @@ class Narrator(Reporter):
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
         """Tell of new nodes for a batch of pods."""
         left = f", {pods_left} pods left over" if pods_left else ""
-        self._tell(f"{nodes} new nodes for {cost:.4f} $/h, none below {bound:.4f} $/h{left}")
+        proven = f", none below {bound:.4f} $/h" if bound else ""
+        self._tell(f"{nodes} new nodes for {cost:.4f} $/h{proven}{left}")
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
         """Tell of an answer that was gone over once more."""

@@ -8,7 +8,7 @@ price factor stay on the list.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -322,9 +322,19 @@ class NodeClaimWriter:
         self._headroom, self._devices = headroom, devices
         self._promises: dict[tuple[object, ...], int] = {}
         self._requests: dict[tuple[object, ...], Resources] = {}
+        self._written: dict[tuple[object, ...], NewNode | None] = {}
 
     def written(self, planned: PlannedNode) -> NewNode | None:
         """Return a node; None when too few types hold its pods."""
+        if len(self._headroom.left):
+            return self._new_node(planned)  # What limits leave to it depends on those before.
+        alike = planned.kind, *((pod_group, len(keys)) for pod_group, keys in planned.members)
+        if alike not in self._written:
+            self._written[alike] = self._new_node(planned)
+        node = self._written[alike]
+        return None if node is None else replace(node, pods=tuple(planned.keys))
+
+    def _new_node(self, planned: PlannedNode) -> NewNode | None:
         variants = self._variants
         variant = variants.variant_of[planned.kind]
         ports = [

@@ -20,8 +20,12 @@ class LaunchOptions:
 
     def __init__(self, variants: Variants, room: Matrix) -> None:
         """Nothing has been asked yet."""
-        self._variants, self._room = variants, room
-        self._room_or_one = np.maximum(room, 1)
+        self._variants = variants
+        # By resources first: few of them, and what is asked of all kinds is asked of long rows.
+        self._room = np.ascontiguousarray(room.T)
+        self._room_or_one = np.maximum(self._room, 1)
+        # Kinds come variant by variant.
+        self._first_kind = np.flatnonzero(np.diff(variants.variant_of, prepend=-1))
         self._present = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         self._present[variants.variant_of] = True
         self._fits: dict[bytes, Mask] = {}
@@ -83,10 +87,11 @@ class LaunchOptions:
         key = size.tobytes()
         known = self._least.get(key)
         if known is None:
-            share = (size / self._room_or_one).max(axis=1, initial=0)
+            share = (size[:, None] / self._room_or_one).max(axis=0, initial=0)
             price = np.where(self._fitting_anywhere(size), share * self._variants.price, np.inf)
             known = self._least[key] = np.full(len(self._present), np.inf)
-            np.minimum.at(known, self._variants.variant_of, price)
+            if len(price):
+                known[self._present] = np.minimum.reduceat(price, self._first_kind)
         return known
 
     def _fitting_anywhere(self, size: Vector) -> Mask:
@@ -94,7 +99,7 @@ class LaunchOptions:
         key = size.tobytes()
         known = self._fits.get(key)
         if known is None:
-            known = self._fits[key] = np.asarray((self._room >= size).all(axis=1))
+            known = self._fits[key] = np.asarray((self._room >= size[:, None]).all(axis=0))
         return known
 
     def fitting_variants(self, mask: Mask, size: Vector) -> Mask:

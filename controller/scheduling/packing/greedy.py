@@ -53,18 +53,16 @@ def fill(
     left: Indices,
     dual_prices: DualPrices,
     keen: float = 1.0,
-    share: float = SHARE_AT_ONCE,
 ) -> Indices:
     """Fill one node of each kind, which holds `start` already, from what is left; kinds × classes.
 
     The class added next is the one whose shape, weighted by resource prices, points
     most nearly where the node's remaining room points; larger and more valuable ones
-    first among equals, or sooner, the more `keen` it is on value. That `share` of its pods
-    that still fit is added in one step.
+    first among equals, or sooner, the more `keen` it is on value.
     """
     filling = _Filling.begun(problem, kinds, start, left, dual_prices, keen)
     while filling.find_fitting():
-        filling.add(filling.scores(), share)
+        filling.add(filling.scores())
     return filling.counts
 
 
@@ -173,15 +171,15 @@ class _Filling:
         score[~self.fits] = -np.inf
         return score
 
-    def add(self, score: Matrix, share: float) -> None:
-        """Add to each node that share of the pods of the class that scores best; with many
-        classes also one pod each of those that come next.
+    def add(self, score: Matrix) -> None:
+        """Add to each node some pods of the class that scores best; with many classes also one
+        pod each of those that come next.
         """
         chosen = score.argmax(axis=1)
         rows = np.arange(len(self.alive))
         taken = self.sizes[chosen]
         times = np.minimum((self.room * self.per_room[chosen]).min(axis=1), MOST)
-        amount = np.maximum((np.floor(times) * share).astype(np.int64), 1)
+        amount = np.maximum((np.floor(times) * SHARE_AT_ONCE).astype(np.int64), 1)
         amount = np.minimum(amount, self.supply[rows, chosen])
         if len(self.occupancy.limit):
             amount = np.minimum(amount, self.occupancy.spare(chosen))

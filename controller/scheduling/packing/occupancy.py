@@ -57,6 +57,11 @@ class NodeOccupancy:
         """Mark the classes that some rule speaks of."""
         return np.asarray((self.owned + self.matched).any(axis=0))
 
+    def add_nodes(self, number: int) -> None:
+        """Add so many empty nodes."""
+        more = np.zeros((number, len(self.limit)))
+        self.owners, self.counted = np.vstack([self.owners, more]), np.vstack([self.counted, more])
+
     def keep_nodes(self, kept: Mask) -> None:
         """Forget the other nodes."""
         self.owners, self.counted = self.owners[kept], self.counted[kept]

@@ -5,6 +5,9 @@ pods a value. A node is filled by adding, again and again, the class whose shape
 nearest to what the node has left, so that its resources run out together. The kind
 with the least price per value filled is opened; then the rest is priced again.
 
+From some dozens of pods to some thousands there is a first answer before anything is
+priced (`firstfit`).
+
 Axes: classes (pods that are equal here), kinds (types as they can be bought in one
 place), resources, groups (rules about pods that share a node), pools × limits.
 
@@ -14,6 +17,7 @@ time comes second.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +25,8 @@ import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Vector
 from controller.scheduling.packing.columns import column_generation
-from controller.scheduling.packing.greedy import SHARE_AT_ONCE, fill
+from controller.scheduling.packing.firstfit import FirstFit
+from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import THOROUGH, DualPrices, PriceModel
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.reporter import SILENT, Reporter
@@ -38,10 +43,7 @@ as the program has it.
 """
 
 AT_ONCE, MOST_AT_ONCE = 1.02, 8
-HASTILY, MOST_HASTILY = 1.3, 16
-"""Up to what multiple of the best price per value nodes are opened beside it, and how many: as a
-rule, and where there is no time.
-"""
+"""Up to what multiple of the best price per value nodes are opened beside it, and how many."""
 
 TINY = 1e-7
 """Up to how much of a node counts as none bought by the program; HiGHS has the same tolerance."""
@@ -67,34 +69,14 @@ REFINED_SHARES, PATIENCE = (0.3, 0.5, 0.15, 0.7), 3
 that brought nothing that ends.
 """
 
-WHOLE = 1.0
-"""What share of the pods of a class that still fit is added in one step where there is no time.
-Both spare a third of the first answer's time in mixed worlds of 500, and cost 2 % on average."""
-
-FEW_PODS = 1_000
-"""Up to how many pods there is a still quicker way than the quick one: more are packed in a
-fraction of the time that reading them takes, and by large steps worse."""
+FIRST_FIT, MOST_CLASSES = range(50, 10_001), 1_000
+"""For how many pods, of how many classes at most, first fit comes before the quick way: fewer
+pods are packed in some milliseconds by that, too, and cheaper; more of them, or of their classes,
+take as long by one as by the other."""
 
 OTHERS_EVERY = 7
 """Beside the worst nodes every so many-th of the others is taken apart, in each turn other ones:
 what the worst lack may be on a good one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How carefully nodes are opened: whether what is left is priced again now and then, what
-    share of the pods of a class that still fit is added in one step, and up to what multiple of
-    the best price per value how many nodes are opened beside it.
-    """
-
-    reprices: bool = True
-    share: float = SHARE_AT_ONCE
-    near: float = AT_ONCE
-    most: int = MOST_AT_ONCE
-
-
-CAREFUL, QUICK = Pace(), Pace(reprices=False)
-HURRIED = Pace(reprices=False, share=WHOLE, near=HASTILY, most=MOST_HASTILY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +137,21 @@ def pack(
     possible = np.asarray(problem.allowed.any(axis=1))
     if not problem.demand[possible].sum():
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
-    model = PriceModel(problem, hurried=True)
-    balance = model.balances(problem.demand)[0]
     progress = _Progress(reporter)
-    quick: list[Packing] = []
-    for pace in (HURRIED, QUICK) if problem.demand.sum() <= FEW_PODS else (QUICK,):
-        quick.append(_packed(problem, model, possible, balance, pace))
-        progress.tell(quick[-1])
-        if expired():
-            return min(quick, key=lambda packing: packing.rank)
-    quickest = quick[-1]
+    first = None
+    if int(problem.demand.sum()) in FIRST_FIT and len(problem.demand) <= MOST_CLASSES:
+        first = _first_fit(problem)
+        if first.left[possible].any():
+            first = None  # Whom limits leave over is for prices to say.
+        else:
+            progress.tell(first)
+            if expired():
+                return first
+    model = PriceModel(problem, hurried=True)
+    quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
+    progress.tell(quickest)
+    if expired():
+        return _better_of(quickest, first)
     # A program goes on from what it solved last: the other ways start afresh.
     model = PriceModel(problem)
     best = _best_of_balances(problem, model, possible, expired)
@@ -172,7 +159,32 @@ def pack(
     for packing in (best, quickest) if quickest.rank < best.rank else (best,):
         if not packing.left[possible].any():
             _better(problem, model, packing, refinements, expired, progress)
-    return min(quickest, best, *quick, key=lambda packing: packing.rank)
+    return _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
+
+
+def _better_of(packing: Packing, first: Packing | None) -> Packing:
+    """Return the answer, or the first one if that is cheaper.
+
+    That leaves nobody over, so that what bounds the cost of others bounds its own.
+    """
+    if first is None or packing.rank <= first.rank:
+        return packing
+    return replace(first, bound=packing.bound)
+
+
+def _first_fit(problem: PackingProblem) -> Packing:
+    """Open nodes by first fit, each as the cheapest kind that holds its pods; nothing is proven."""
+    found = FirstFit.of(problem)
+    equal: defaultdict[tuple[int, bytes], list[Indices]] = defaultdict(list)
+    for kind, pods in zip(found.kind.tolist(), found.pods, strict=True):
+        equal[kind, pods.tobytes()].append(pods)
+    packing = Packing(
+        opened=[OpenedNodes(kind, alike[0], len(alike)) for (kind, _), alike in equal.items()],
+        left=found.left,
+        headroom=found.headroom,
+    )
+    _exchange(problem, packing)
+    return packing
 
 
 def _best_of_balances(
@@ -181,11 +193,11 @@ def _best_of_balances(
     """Pack with each way to weigh shapes, until that will do; a large problem with one."""
     balances = model.balances(problem.demand)
     first, *others = balances if problem.allowed.size <= THOROUGH else balances[:1]
-    best = _packed(problem, model, possible, first)
+    best = _packed(problem, model, possible, first, False)
     for balance in others:
         if expired() or _will_do(best):
             break
-        best = min(best, _packed(problem, model, possible, balance), key=lambda p: p.rank)
+        best = min(best, _packed(problem, model, possible, balance, False), key=lambda p: p.rank)
     return best
 
 
@@ -231,7 +243,7 @@ def _combined(
     rest = replace(problem, demand=demand, headroom=problem.headroom - consumed)
     packing = Packing(left=demand, headroom=rest.headroom)
     if demand.any():
-        packing = _packed(rest, model, demand > 0, 0.0)
+        packing = _packed(rest, model, demand > 0, 0.0, False)
     cost = packing.cost + sum(float(problem.prices[node.kind]) * node.copies for node in opened)
     if not packing.left.any() and cost < best.cost - SLACK:
         best.opened = [*opened, *packing.opened]
@@ -262,7 +274,7 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
     part = replace(problem, demand=demand, headroom=best.headroom + consumed)
     balances = model.balances(demand)
     balance = balances[turn % len(balances)]
-    packing = _packed(part, model, np.ones(len(demand), dtype=np.bool_), balance)
+    packing = _packed(part, model, np.ones(len(demand), dtype=np.bool_), balance, False)
     before = sum(float(problem.prices[nodes[place].kind]) for place in chosen)
     cheaper = not packing.left.any() and packing.cost < before - SLACK
     if cheaper:
@@ -274,20 +286,16 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
 
 
 def _packed(
-    problem: PackingProblem,
-    model: PriceModel,
-    possible: Mask,
-    balance: float,
-    pace: Pace = CAREFUL,
+    problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
     """Open nodes, each as the cheapest kind that holds its pods, as far as limits go."""
-    packing = _opened(problem, model, possible, balance, pace)
+    packing = _opened(problem, model, possible, balance, hurried)
     _exchange(problem, packing)
     further = packing
     while further.opened and packing.left[possible].any() and len(problem.headroom):
         # A cheaper kind may draw less on the limits: what it leaves is there for others.
         rest = replace(problem, demand=packing.left, headroom=packing.headroom)
-        further = _opened(rest, model, possible, balance, pace)
+        further = _opened(rest, model, possible, balance, hurried)
         _exchange(rest, further)
         packing.opened += further.opened
         packing.left, packing.headroom = further.left, further.headroom
@@ -296,7 +304,7 @@ def _packed(
 
 
 def _opened(
-    problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, pace: Pace
+    problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
     packing = Packing(left=np.where(possible, problem.demand, 0), headroom=problem.headroom.copy())
     proof: DualPrices | None = None
@@ -304,7 +312,7 @@ def _opened(
         dual_prices = model.dual_prices(packing.left, balance=balance)
         proof = proof or dual_prices
         before = int(packing.left.sum())
-        _sweep(problem, packing, dual_prices, model, pace)
+        _sweep(problem, packing, dual_prices, model, hurried)
         if int(packing.left.sum()) == before:
             break
     assert proof is not None
@@ -335,22 +343,22 @@ def _sweep(
     packing: Packing,
     dual_prices: DualPrices,
     model: PriceModel,
-    pace: Pace,
+    hurried: bool,
 ) -> None:
     """Open nodes until a share of the value is packed, kinds by price per value."""
     total = float(packing.left @ dual_prices.values)
-    target = total * (model.share if pace.reprices else 1.0)
+    target = total * (1.0 if hurried else model.share)
     packed = 0.0
     spend = Spend(dual_prices, problem, model.family)
     fill_cache = FillCache.empty(problem)
     while packing.left.sum():
         filled_nodes = _filled_nodes(
-            problem, packing, spend, dual_prices, total - packed, fill_cache, pace
+            problem, packing, spend, dual_prices, total - packed, fill_cache
         )
         if filled_nodes is None:
             return
         before = packing.left
-        packed = _open_best(problem, packing, spend, filled_nodes, model.share, packed, pace)
+        packed = _open_best(problem, packing, spend, filled_nodes, model.share, packed)
         if packing.left is before or packed >= target:
             return
 
@@ -362,7 +370,6 @@ def _open_best(
     filled_nodes: FilledNodes,
     share: float,
     packed: float,
-    pace: Pace,
 ) -> float:
     """Open the nodes that cost least per value, of each kind a share of what the program would
     buy; return the value `packed` before, and with them.
@@ -371,7 +378,7 @@ def _open_best(
     # Of kinds about as good the one that takes most: fewer nodes to run.
     nearly = np.floor((filled_nodes.score / best - 1) / ABOUT_AS_GOOD)
     for place in np.lexsort((filled_nodes.kinds, -filled_nodes.value, nearly)):
-        if opened and (filled_nodes.score[place] > best * pace.near or opened > pace.most):
+        if opened and (filled_nodes.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
             break
         kind, pods = int(filled_nodes.kinds[place]), filled_nodes.filled[place]
         wanted = max(1, int(spend.nodes(kind) * share))
@@ -460,7 +467,6 @@ def _filled_nodes(
     dual_prices: DualPrices,
     rest: float,
     fill_cache: FillCache,
-    pace: Pace,
 ) -> FilledNodes | None:
     """Fill the kinds that the program bought; if none fills well, more of them; near the
     end all that serve somebody.
@@ -475,7 +481,7 @@ def _filled_nodes(
     for chosen, enough in choices:
         kinds = np.flatnonzero(chosen)
         if len(kinds):
-            filled_nodes = _likeliest(problem, kinds, packing.left, dual_prices, fill_cache, pace)
+            filled_nodes = _likeliest(problem, kinds, packing.left, dual_prices, fill_cache)
             if filled_nodes.score.min() < enough:
                 return filled_nodes
     return None
@@ -487,7 +493,6 @@ def _likeliest(
     left: Indices,
     dual_prices: DualPrices,
     fill_cache: FillCache,
-    pace: Pace,
 ) -> FilledNodes:
     """Fill the kinds that filled best before, until no other was any better then.
 
@@ -500,8 +505,7 @@ def _likeliest(
     done, best, parts = 0, MOST, []
     while done < len(order) and (not done or best > known[order[done]]):
         batch = order[done : done + width]
-        held = np.minimum(fill_cache.filled[batch], left)
-        filled = fill(problem, batch, held, left, dual_prices, share=pace.share)
+        filled = fill(problem, batch, np.minimum(fill_cache.filled[batch], left), left, dual_prices)
         fill_cache.filled[batch] = filled
         value = filled @ dual_prices.values
         score = np.where(value > 0, problem.prices[batch] / np.maximum(value, SLACK), MOST)

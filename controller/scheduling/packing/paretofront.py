@@ -37,9 +37,16 @@ def undominated(
     _, sign = distinct_rows(np.packbits(labelled[:, useful], axis=0).T)
     merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
     every, kept = [NO_KINDS], [NO_KINDS]
+    # What costs the same in several zones is compared once.
+    fronts: dict[bytes, Indices] = {}
     for number in range(int(sign.max(initial=-1)) + 1):
         inside = useful[sign == number]
-        best = pareto_front(inside[np.argsort(prices[inside], kind="stable")], merit)
+        ordered = inside[np.argsort(prices[inside], kind="stable")]
+        merits = merit[ordered]
+        front = fronts.get(known := merits.tobytes())
+        if front is None:
+            front = fronts[known] = pareto_front(np.arange(len(ordered)), merits)
+        best = ordered[front]
         every.append(best)
         kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=LADDER_STEP))
     return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))

@@ -1,0 +1,189 @@
+"""The quickest complete answer: first fit decreasing over nodes that are opened together.
+
+No program is solved. A pod is worth the share of the cheapest node that it takes by itself.
+Class by class, the most valuable pods first, nodes that are open are filled. For pods that found
+no room as many nodes of one kind are opened as they need together with all who would pay little
+more there than elsewhere; pods are spread over them evenly, so that shapes mix on each node as
+they do in what waits.
+
+Axes: as in `problem`; and nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.scheduling.arrays import Indices, Matrix, Vector
+from controller.scheduling.packing.occupancy import NodeOccupancy
+from controller.scheduling.packing.problem import SLACK, PackingProblem
+
+NEAR = 2.0
+"""Up to what multiple of what a pod is worth its share of a node may cost for it to be reckoned
+with when nodes are opened for others."""
+
+ABOUT_AS_GOOD = 0.02
+"""Within how much of the best price per value the largest node is preferred: fewer to fill."""
+
+NOTHING = 1e-30
+"""Stands for a size, a room or a worth of zero, where it is divided by."""
+
+ROUNDING = 1e-9
+"""By how much a number of nodes may be off."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FirstFit:
+    """Nodes as they are opened and filled.
+
+    `kind` (nodes), `pods` (nodes × classes) and `room`, what they have left (nodes × resources).
+    `left` (classes) have no node yet, `headroom` is what limits leave. `worth` (classes) is what
+    a pod costs on the kind that is cheapest for it alone, in $/h; `suited` (classes × kinds)
+    marks the kinds that are not much dearer. A node takes at most `limits` (groups) of `members`
+    (groups × classes).
+    """
+
+    problem: PackingProblem
+    left: Indices
+    headroom: Vector
+    worth: Vector
+    suited: Matrix
+    members: Matrix
+    limits: Vector
+    kind: Indices
+    pods: Indices
+    room: Matrix
+    occupancy: NodeOccupancy
+
+    @classmethod
+    def of(cls, problem: PackingProblem) -> FirstFit:
+        """Open nodes for the demand, as far as limits go."""
+        rules, classes = problem.rules, np.arange(len(problem.demand))
+        cost = np.where(problem.allowed, _largest_share(problem) * problem.prices, np.inf)
+        least = cost.min(axis=1)
+        limited = rules.owned & rules.counted
+        bind = limited.any(axis=1)
+        nobody = np.zeros((0, len(classes)), dtype=np.int64)
+        filling = cls(
+            problem=problem,
+            left=problem.demand.copy(),
+            headroom=problem.headroom.copy(),
+            worth=np.where(np.isfinite(least), least, 0.0),
+            suited=(problem.allowed & (cost <= NEAR * least[:, None])).astype(np.float64),
+            members=limited[bind].astype(np.float64),
+            limits=np.where(rules.repels, 1.0, rules.limit)[bind],
+            kind=np.zeros(0, dtype=np.int64),
+            pods=nobody,
+            room=np.zeros((0, problem.sizes.shape[1])),
+            occupancy=NodeOccupancy.holding(rules, classes, nobody),
+        )
+        ruled = filling.occupancy.ruled
+        for chosen in np.argsort(-filling.worth, kind="stable").tolist():
+            filling._place(chosen, ruled=bool(ruled[chosen]))
+        filling._close_empty()
+        return filling
+
+    def _place(self, chosen: int, *, ruled: bool) -> None:
+        """Put the pods of a class on nodes, and open more until all have one or none helps."""
+        self._fill(chosen, ruled=ruled)
+        while self.left[chosen]:
+            before = self.left[chosen]
+            if not self._open(chosen):
+                break
+            self._fill(chosen, ruled=ruled)
+            if self.left[chosen] == before:
+                break
+
+    def _fill(self, chosen: int, *, ruled: bool) -> None:
+        """Spread pods of a class evenly over the nodes that have room for them."""
+        size = self.problem.sizes[chosen]
+        space = np.floor((self.room / np.maximum(size, NOTHING)).min(axis=1, initial=np.inf))
+        space *= self.problem.allowed[chosen, self.kind]
+        everywhere = np.full(len(space), chosen)
+        if ruled:
+            space = np.minimum(space, self.occupancy.spare(everywhere))
+            space *= self.occupancy.lets_in(chosen)
+        left = int(self.left[chosen])
+        amount = level(np.minimum(space, left).astype(np.int64), left)
+        self.left[chosen] -= amount.sum()
+        self.pods[:, chosen] += amount
+        self.room -= amount[:, None] * size
+        if ruled:
+            self.occupancy.add(everywhere, amount)
+
+    def _open(self, chosen: int) -> bool:
+        """Open nodes of the kind that costs least per value for a class and for those whom it
+        suits; False when there is none.
+        """
+        problem = self.problem
+        within = (problem.consumption <= self.headroom + SLACK).all(axis=1)
+        kinds = np.flatnonzero(problem.allowed[chosen] & within)
+        if not len(kinds):
+            return False
+        suited, prices = self.suited[:, kinds], problem.prices[kinds]
+        suited[chosen] = 1.0
+        asked = suited.T @ (self.left[:, None] * problem.sizes)
+        number = (asked / np.maximum(problem.room[kinds], NOTHING)).max(axis=1)
+        companies = (self.members * self.left) @ suited / self.limits[:, None]
+        number = np.maximum(number, np.ceil(companies.max(axis=0, initial=1.0)))
+        whole = np.floor(number + ROUNDING)
+        # What does not fill another node like these takes one that is smaller, but not smaller
+        # than there is.
+        part = np.where(number > whole, np.maximum((number - whole) * prices, prices.min()), 0.0)
+        value = np.maximum(suited.T @ (self.left * self.worth), NOTHING)
+        score = (whole * prices + part) / value
+        good = np.flatnonzero(score <= score.min() * (1 + ABOUT_AS_GOOD))
+        best = good[prices[good].argmax()]
+        self._add(int(kinds[best]), int(whole[best]))
+        return True
+
+    def _add(self, kind: int, number: int) -> None:
+        """Add empty nodes of a kind, as many as limits allow."""
+        problem = self.problem
+        drawn = problem.consumption[kind]
+        binding = drawn > 0
+        allowed = (self.headroom[binding] + SLACK) // drawn[binding]
+        number = min(number, int(allowed.min(initial=number)))
+        self.headroom = self.headroom - drawn * number
+        self.kind = np.append(self.kind, np.full(number, kind))
+        self.pods = np.vstack([self.pods, np.zeros((number, len(self.left)), dtype=np.int64)])
+        self.room = np.vstack([self.room, np.tile(problem.room[kind] + SLACK, (number, 1))])
+        self.occupancy.add_nodes(number)
+
+    def _close_empty(self) -> None:
+        """Give back the nodes that nobody went to."""
+        taken = self.pods.any(axis=1)
+        self.headroom = self.headroom + self.problem.consumption[self.kind[~taken]].sum(axis=0)
+        self.kind, self.pods, self.room = self.kind[taken], self.pods[taken], self.room[taken]
+
+
+def _largest_share(problem: PackingProblem) -> Matrix:
+    """Return what share of a node one pod takes, of what it takes most of; classes × kinds."""
+    share: Matrix = np.zeros(problem.allowed.shape)
+    for r in range(problem.sizes.shape[1]):
+        room = np.maximum(problem.room[:, r], NOTHING)
+        np.maximum(share, problem.sizes[:, r, None] / room, out=share)
+    return share
+
+
+def level(space: Indices, left: int) -> Indices:
+    """Share so many pods out among nodes with so much space, to each about as many; the first
+    nodes have one more than others where that does not come out even.
+    """
+    if space.sum() <= left:
+        return space
+    if left == 1:
+        first: Indices = np.zeros_like(space)
+        first[(space > 0).argmax()] = 1
+        return first
+    ascending = np.sort(space)
+    nodes = np.arange(len(ascending), 0, -1)  # that have as much space, or more
+    full = np.cumsum(ascending) - ascending
+    place = int(np.searchsorted(full + ascending * nodes, left))
+    most = -((int(full[place]) - left) // int(nodes[place]))
+    amount: Indices = np.minimum(space, most)
+    surplus = int(amount.sum()) - left
+    if surplus:
+        amount[np.flatnonzero(amount == most)[-surplus:]] -= 1
+    return amount

@@ -1,0 +1,68 @@
+"""The first answer to some hundreds of pods or more, when time is up at once."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.offline.answers import answer
+from controller.offline.world import load
+from controller.scheduling.packing.firstfit import level
+from controller.scheduling.scheduler import schedule
+from tests.oracle.replay import findings
+from tests.parity import generated
+from tests.parity.overlaying import overlaid
+from tests.parity.worlds import World, diverse, mixed
+
+
+def first(world: World) -> World:
+    """Return the answer that there is when time is up from the start."""
+    read = load(world)
+    return answer(schedule(read.pods, snapshot=read.snapshot, expired=lambda: True))
+
+
+@pytest.mark.parametrize(
+    ("seed", "about"),
+    [
+        (12, "pod_affinity"),
+        (58, "anti_affinity"),
+        (100, "limits"),
+        (116, "weights"),
+        (125, "hostname_spread"),
+        (186, "host_ports"),
+        (198, "zone_spread"),
+        (312, "daemons"),
+    ],
+)
+def test_a_first_answer_keeps_every_rule(seed: int, about: str) -> None:
+    world = generated.world(seed)
+    assert about in generated.features(seed)
+
+    assert findings(world, first(world), overlaid(world)) == []
+
+
+def test_every_sort_of_pods_has_a_node_at_once() -> None:
+    assert not first(diverse(200, seed=8))["unschedulable"]
+
+
+def test_equal_nodes_have_equal_claims_and_pods_of_their_own() -> None:
+    nodes = first(mixed(300, 12))["newNodes"]
+    claims = [{**node, "pods": len(node["pods"])} for node in nodes]
+
+    assert len({json.dumps(claim) for claim in claims}) < len(claims)
+    assert len({key for node in nodes for key in node["pods"]}) == 300
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 40))
+def test_pods_are_shared_out_as_evenly_as_room_goes(space: list[int], left: int) -> None:
+    amount = level(np.array(space, dtype=np.int64), left)
+
+    assert amount.sum() == min(sum(space), left)
+    assert (amount <= space).all()
+    with_room = amount[amount < space]
+    assert amount.max(initial=0) - with_room.min(initial=40) <= 1
