@@ -6,12 +6,17 @@ what disturbing the whole pool would cost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.disruption.commands import Candidate, Verdict
-from controller.disruption.costs import rescheduling_cost
+from controller.apis.pods import Pod
+from controller.disruption.commands import Verdict
+from controller.disruption.costs import eviction_cost
+from controller.disruption.prices import node_price
+from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Group
+from controller.state.pods import is_reschedulable
 
 BALANCED = "Balanced"
 LEAST_SCORE = 0.5
@@ -25,15 +30,25 @@ class Totals:
     disturbance: Mapping[str, float]
 
     @classmethod
-    def of(cls, everyone: Sequence[Candidate]) -> Totals:
-        """Add up pools."""
-        price: dict[str, float] = {}
-        disturbance: dict[str, float] = {}
-        for candidate in everyone:
-            price[candidate.pool] = price.get(candidate.pool, 0.0) + candidate.price
-            disturbance[candidate.pool] = disturbance.get(candidate.pool, 0.0) + _disturbance(
-                candidate
-            )
+    def of(cls, problem: DisruptionProblem) -> Totals:
+        """Add up the balanced pools: all of their nodes, those that may not go as well."""
+        snapshot, pools = problem.snapshot, problem.node_pools.items()
+        types = {
+            name: {kind.name: kind for kind in snapshot.instance_types.get(name, ())}
+            for name, pool in pools
+            if pool.spec.disruption.consolidation_policy == BALANCED
+        }
+        if not types:
+            return cls({}, {})
+        moving: defaultdict[str, list[Pod]] = defaultdict(list)
+        for pod in snapshot.pods:
+            if is_reschedulable(pod):
+                moving[pod.spec.node_name].append(pod)
+        price, disturbance = dict.fromkeys(types, 0.0), dict.fromkeys(types, 0.0)
+        for node in snapshot.nodes:
+            if node.managed and node.node_pool in types:
+                price[node.node_pool] += node_price(node, types[node.node_pool]) or 0.0
+                disturbance[node.node_pool] += _disturbance(moving[node.name])
         return cls(price, disturbance)
 
     def approves(self, group: Group) -> bool:
@@ -61,11 +76,11 @@ class Totals:
         price, disturbance = self.price.get(pool, 0.0), self.disturbance.get(pool, 0.0)
         if price <= 0 or disturbance <= 0:
             return 0.0
-        disturbed = sum(map(_disturbance, mine)) / disturbance
+        disturbed = sum(_disturbance(candidate.moving) for candidate in mine) / disturbance
         saved = group.saving * share / price
         return saved / disturbed if disturbed else 0.0
 
 
-def _disturbance(candidate: Candidate) -> float:
-    """Return what disturbing a node costs: one for the node, and each pod's eviction cost."""
-    return 1.0 + max(rescheduling_cost(candidate.moving), 0.0)
+def _disturbance(moving: Iterable[Pod]) -> float:
+    """Return what disturbing a node costs: one for the node, and what evicting each pod does."""
+    return 1.0 + sum(max(eviction_cost(pod), 0.0) for pod in moving)

@@ -143,10 +143,10 @@ def propose(
             proposal.blocked[candidate.name] = reason
     if not open_:
         return proposal
-    searches = [_Search(problem, open_, candidates, simulation, expired)]
+    searches = [_Search(problem, open_, simulation, expired)]
     conceded = concession(problem, open_)
     if conceded is not None:
-        searches.append(_Search.conceding(conceded, candidates, expired))
+        searches.append(_Search.conceding(conceded, expired))
     search, planned, approved = _first_within(budgets, searches)
     names = names_of(approved)
     group_of = {name: group for group in planned.groups for name in group.names}
@@ -224,9 +224,9 @@ def confirmed(
     going = [open_[name] for command in left for name in sorted(command.whole.names)]
     conceded = concession(problem, going)
     if conceded is not None and any(command.conceding for command in left):
-        search = _Search.conceding(conceded, candidates, expired)
+        search = _Search.conceding(conceded, expired)
     else:
-        search = _Search(problem, going, candidates, simulation, expired)
+        search = _Search(problem, going, simulation, expired)
     while left:
         fresh = search.again(left)
         failed = [command for command in left if command.names not in fresh]
@@ -269,7 +269,6 @@ class _Search:
         self,
         problem: DisruptionProblem,
         open_: Sequence[Candidate],
-        everyone: Sequence[Candidate],
         simulation: Simulation,
         expired: Callable[[], bool],
         conceded: Concession | None = None,
@@ -293,20 +292,18 @@ class _Search:
             + (conceded.price_of(candidate) if conceded is not None else 0.0)
             for candidate in open_
         }
-        self._balance = balance.Totals.of(everyone)
+        self._balance = balance.Totals.of(problem)
         self._unbalanced: list[Group] = []
         self._alone: Plan | None = None
         self._worth: dict[str, float] = {}
         self._model = None if expired() else with_lasting_homes(problem, simulation, self._open)
 
     @classmethod
-    def conceding(
-        cls, conceded: Concession, everyone: Sequence[Candidate], expired: Callable[[], bool]
-    ) -> _Search:
+    def conceding(cls, conceded: Concession, expired: Callable[[], bool]) -> _Search:
         """Search the cluster in which pods do without what they prefer."""
         problem, open_ = conceded.problem, conceded.candidates
         simulation = Simulation(problem, open_, expired=expired)
-        return cls(problem, open_, everyone, simulation, expired, conceded)
+        return cls(problem, open_, simulation, expired, conceded)
 
     def plans(self) -> Iterator[_ConfirmedPlan]:
         """Yield plans, the best first, that are worth it for the whole cluster."""

@@ -702,6 +702,22 @@ def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> N
     assert all(verdict.score is not None and verdict.score < 0.5 for verdict in rejected)
 
 
+def test_a_balanced_pool_is_measured_with_the_nodes_that_may_not_go() -> None:
+    busy = [(f"busy-{n}", "small", pods(f"busy-{n}", 18, cpu=10)) for n in range(3)]
+    cluster = world(
+        *busy, ("a", "large", pods("a", 3, cpu=1800)), pools=[pool(consolidationPolicy="Balanced")]
+    )
+    for node in cluster["nodes"][:3]:
+        node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    decision = decided(cluster)
+
+    assert going(decision) == {"a"}
+    # It saves 0.1 of the pool's 0.7 $/h, and disturbs 4 of 61: a node and 3 pods.
+    assert [verdict.score for verdict in decision.verdicts] == [
+        pytest.approx((0.1 / 0.7) / (4 / 61))
+    ]
+
+
 @pytest.mark.parametrize("policy", ["WhenEmptyOrUnderutilized", "Balanced"])
 def test_what_was_weighed_is_told_by_pool_and_policy(policy: str) -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
