@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from controller.apis import conditions, durations
 from controller.apis.nodeclaim import CONSOLIDATABLE
@@ -51,8 +51,13 @@ def is_consolidated(pool: NodePool) -> bool:
 
 def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:
     """Return one command for all empty nodes that the budgets let go, or none."""
-    empty = budgets.admit(c for c in candidates if should_disrupt(c))
+    empty = going(filter(should_disrupt, candidates), budgets=budgets)
     return [command(empty)] if empty else []
+
+
+def going(empty: Iterable[Candidate], *, budgets: Budgets) -> list[Candidate]:
+    """Return those of some empty nodes that the budgets let go: the dearest first."""
+    return budgets.admit(sorted(empty, key=lambda node: (-node.price, node.name)))
 
 
 def command(empty: Sequence[Candidate]) -> Command:

@@ -138,7 +138,7 @@ def _still_empty(
     rejected: dict[str, str] = {}
     for command in asked:
         left = [idle[name] for name in sorted(command.names) if name in idle]
-        going = budgets.admit(left)
+        going = emptiness.going(left, budgets=budgets)
         rejected |= dict.fromkeys(command.names - idle.keys(), "it is not empty any more")
         late = {candidate.name for candidate in left} - {candidate.name for candidate in going}
         rejected |= dict.fromkeys(late, "the budgets let fewer nodes go by now")

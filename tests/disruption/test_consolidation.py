@@ -119,6 +119,13 @@ def test_empty_nodes_go_before_anything_is_weighed() -> None:
     assert command.saving == pytest.approx(0.4)
 
 
+def test_of_empty_nodes_the_dearest_go_first_where_budgets_let_few_go() -> None:
+    one = [pool(budgets=[{"nodes": "1"}])]
+    decision = decided(world(("a", "small", []), ("b", "large", []), ("c", "small", []), pools=one))
+
+    assert going(decision) == {"b"}
+
+
 def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
     decision = decided(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
 
