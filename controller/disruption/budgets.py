@@ -157,6 +157,11 @@ class Budgets:
         return Budgets(dict(self.remaining), left)
 
 
+def held_back(pool: str) -> str:
+    """Say of a node of this pool why it stays, where nothing but the budgets keep it."""
+    return f"the budgets of NodePool {pool} let no more nodes go now"
+
+
 def budgets_of(problem: DisruptionProblem, reason: Reason) -> Budgets:
     """Return what each pool's budgets allow now.
 

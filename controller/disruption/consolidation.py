@@ -21,7 +21,7 @@ from controller.apis import conditions
 from controller.apis.nodeclaim import CONSOLIDATABLE
 from controller.disruption import balance
 from controller.disruption.applying import launched
-from controller.disruption.budgets import Budgets
+from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Reason, Verdict
 from controller.disruption.concessions import Concession, concession
 from controller.disruption.costs import HOUR, Lives, eviction_cost
@@ -161,7 +161,7 @@ def propose(
             proposal.blocked[candidate.name] = (
                 ONE_BY_ONE
                 if group.names <= _within(budgets, both.values())
-                else f"the budgets of NodePool {candidate.pool} let no more nodes go now"
+                else held_back(candidate.pool)
             )
         else:
             proposal.blocked[candidate.name] = (

@@ -10,7 +10,7 @@ from controller.apis.nodeclaim import DRIFTED
 from controller.apis.nodepool import NodePool
 from controller.cloudprovider.compatibility import choices
 from controller.constraints.resources import NODES, parsed
-from controller.disruption.budgets import Budgets
+from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout, since
@@ -48,7 +48,7 @@ def replicated(
     room: dict[str, tuple[int, str]] = {}
     commands: list[Command] = []
     blocked: dict[str, str] = {}
-    held_back: set[str] = set()
+    kept: set[str] = set()
     for candidate in _in_turn(candidates, static=True):
         if candidate.pool not in room:
             room[candidate.pool] = _room(problem, candidate.node_pool)
@@ -59,11 +59,11 @@ def replicated(
         untrusted = rollout.obstacle(candidate)
         if untrusted is not None:
             blocked[candidate.name] = f"it has drifted, and {untrusted}"
-            held_back.add(candidate.name)
+            kept.add(candidate.name)
             continue
         if not budgets.admit([candidate]):
-            blocked[candidate.name] = _held_back(candidate)
-            held_back.add(candidate.name)
+            blocked[candidate.name] = held_back(candidate.pool)
+            kept.add(candidate.name)
             continue
         rollout.begin(candidate)
         room[candidate.pool] = room_left - 1, why_none
@@ -74,7 +74,7 @@ def replicated(
                 REASON, (candidate,), replacements=(heir,), evictions=moved, why=_why(candidate)
             )
         )
-    return Drifting(tuple(commands), blocked, frozenset(held_back))
+    return Drifting(tuple(commands), blocked, frozenset(kept))
 
 
 def propose(
@@ -92,24 +92,24 @@ def propose(
     a replacement is bought.
     """
     blocked: dict[str, str] = {}
-    held_back: set[str] = set()
+    kept: set[str] = set()
     has_tried = False
     for candidate in _in_turn(candidates, static=False):
         if not budgets.allows(candidate.pool, candidate.node):
-            blocked[candidate.name] = _held_back(candidate)
-            held_back.add(candidate.name)
+            blocked[candidate.name] = held_back(candidate.pool)
+            kept.add(candidate.name)
             continue
         untrusted = rollout.obstacle(candidate)
         if untrusted is not None and candidate.moving:
             blocked[candidate.name] = f"it has drifted, and {untrusted}"
-            held_back.add(candidate.name)
+            kept.add(candidate.name)
             continue
         if candidate.pool in resting:
             blocked[candidate.name] = (
                 "it has drifted, and what was made in the place of another node of NodePool "
                 f"{candidate.pool} came to nothing a moment ago"
             )
-            held_back.add(candidate.name)
+            kept.add(candidate.name)
             continue
         if candidate.name in simulation.awaited:
             blocked[candidate.name] = "it has drifted, and pods that wait for a node will come here"
@@ -133,8 +133,8 @@ def propose(
             evictions=len(candidate.moving),
             why=_why(candidate),
         )
-        return Drifting((command,), blocked, frozenset(held_back))
-    return Drifting((), blocked, frozenset(held_back))
+        return Drifting((command,), blocked, frozenset(kept))
+    return Drifting((), blocked, frozenset(kept))
 
 
 def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate]:
@@ -169,10 +169,6 @@ def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
     limit = parsed(pool.spec.limits).get(NODES)
     room = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
     return room, f"the limit of NodePool {name} leaves no room for another"
-
-
-def _held_back(candidate: Candidate) -> str:
-    return f"the budgets of NodePool {candidate.pool} let no more nodes go now"
 
 
 def _why(candidate: Candidate) -> str:

@@ -100,7 +100,7 @@ def explained(
     if goes:
         return explanation
     changes = (
-        *_changes(explanation, state, problem),
+        *_changes(explanation, state, problem, is_empty=not moving),
         *_concessions(explanation, problem, moving, expired),
     )
     return replace(explanation, changes=changes)
@@ -201,7 +201,7 @@ def _place(pod: Pod, results: Results) -> str:
 
 
 def _changes(
-    explanation: NodeExplanation, state: StateNode, problem: DisruptionProblem
+    explanation: NodeExplanation, state: StateNode, problem: DisruptionProblem, *, is_empty: bool
 ) -> Iterator[str]:
     """Yield what would let the node go."""
     pool = problem.node_pools.get(explanation.node_pool)
@@ -213,7 +213,8 @@ def _changes(
     if held:
         yield f"let {_some(held)} go (see there)"
     drifted = conditions.is_true(state.claim.status.conditions, DRIFTED)
-    reason = Reason.DRIFTED if drifted else Reason.UNDERUTILIZED
+    reason = Reason.EMPTY if is_empty else Reason.UNDERUTILIZED
+    reason = Reason.DRIFTED if drifted else reason
     if not budgets_of(problem, reason).allows(explanation.node_pool, state.node):
         yield (
             f"a budget of NodePool {explanation.node_pool} that lets a node go for "

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from controller.disruption import candidates, consolidation, drift, emptiness
 from controller.disruption.bounds import lower_bound
-from controller.disruption.budgets import budgets_of
+from controller.disruption.budgets import budgets_of, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Decision, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout
@@ -26,6 +26,7 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
     # Empty nodes need no thought: they are gone before anybody asks the engine.
     idle = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
     empty = emptiness.commands(idle, budgets=budgets_of(problem, Reason.EMPTY))
+    blocked |= {candidate.name: held_back(candidate.pool) for candidate in idle}
     busy = [candidate for candidate in survey.admitted if not emptiness.should_disrupt(candidate)]
     forced = _forced(problem, survey)
     decision = Decision(

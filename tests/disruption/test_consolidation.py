@@ -124,6 +124,8 @@ def test_of_empty_nodes_the_dearest_go_first_where_budgets_let_few_go() -> None:
     decision = decided(world(("a", "small", []), ("b", "large", []), ("c", "small", []), pools=one))
 
     assert going(decision) == {"b"}
+    assert decision.blocked.keys() == {"a", "c"}
+    assert "budgets" in decision.blocked["a"]
 
 
 def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from controller.__main__ import main
 from tests.disruption.test_concessions import apart
-from tests.disruption.test_consolidation import pods, world
+from tests.disruption.test_consolidation import pods, pool, world
 
 NOW = "2026-11-01T00:00:00Z"
 
@@ -106,6 +106,17 @@ def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
 
     assert answer["goes"]
     assert answer["changes"] == []
+
+
+def test_an_empty_node_that_a_budget_keeps_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = [pool(budgets=[{"nodes": "0", "reasons": ["Empty"]}])]
+    answer = asked(capsys, written(tmp_path, world(("a", "small", []), pools=none)), "a")
+
+    assert not answer["goes"]
+    assert "budgets of NodePool general" in answer["why"]
+    assert answer["changes"] == ["a budget of NodePool general that lets a node go for Empty now"]
 
 
 def test_people_get_a_table_and_a_name_that_is_none_is_refused(
