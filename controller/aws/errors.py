@@ -116,6 +116,10 @@ _NOT_TAKEN = re.compile(
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 PROFILE_INVALID = "InstanceProfileNameInvalid"
 TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
+NO_CREDENTIALS = "NoCredentials"
+_TO_BECOME_THE_ROLE = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity"})
+"""What botocore asks of STS before the first call, and when credentials have grown old."""
+
 DRY_RUN_PASSED = "DryRunOperation"
 
 
@@ -172,7 +176,7 @@ def translated(operation: str = "") -> Iterator[None]:
         raise UnreachableError(
             f"{operation}: {exc}; give the controller's service account an EKS Pod Identity "
             "association or an eks.amazonaws.com/role-arn annotation",
-            reason="NoCredentials",
+            reason=NO_CREDENTIALS,
         ) from exc
     except ParamValidationError as exc:
         raise RequestError(
@@ -195,6 +199,13 @@ def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
     text = f"{asked}: {_ENCODED.sub('', message)} ({code})"
     if code in THROTTLED:
         return ThrottledError(text)
+    if exc.operation_name in _TO_BECOME_THE_ROLE:
+        # Of what was to be asked then this says nothing.
+        return UnreachableError(
+            f"{text}; the trust policy of the controller's role must let its service account "
+            f"call {exc.operation_name}",
+            reason=NO_CREDENTIALS,
+        )
     return AwsError(text, code=code, operation=asked, status=status)
 
 

@@ -45,6 +45,23 @@ def role(region: Region, request: pytest.FixtureRequest) -> Iterator[str]:
     iam.delete_role(RoleName=name)
 
 
+def trusting(service_account: str) -> dict[str, Any]:
+    """Return the trust in a service account that IRSA takes."""
+    provider = f"arn:aws:iam::{ACCOUNT}:oidc-provider/{ISSUER.removeprefix('https://')}"
+    return policies.irsa_trust(
+        provider, ISSUER, namespace="kube-system", service_account=service_account
+    )
+
+
+@pytest.fixture
+def web_identity(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand over the token of the service account `karpenter`, as IRSA does."""
+    held = tmp_path / "token"
+    held.write_text(token(SUBJECT, audience="sts.amazonaws.com"))
+    monkeypatch.setenv("AWS_ROLE_ARN", f"arn:aws:iam::{ACCOUNT}:role/{role}")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(held))
+
+
 async def test_who_only_observes_changes_nothing_in_aws(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,26 +103,22 @@ async def test_pod_identity(
     await expect_calls_as(region, role)
 
 
-@pytest.mark.parametrize(
-    "role",
-    [
-        policies.irsa_trust(
-            f"arn:aws:iam::{ACCOUNT}:oidc-provider/{ISSUER.removeprefix('https://')}",
-            ISSUER,
-            namespace="kube-system",
-            service_account="karpenter",
-        )
-    ],
-    indirect=True,
-)
-async def test_a_service_accounts_role(
-    region: Region, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = tmp_path / "token"
-    held.write_text(token(SUBJECT, audience="sts.amazonaws.com"))
-    monkeypatch.setenv("AWS_ROLE_ARN", f"arn:aws:iam::{ACCOUNT}:role/{role}")
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(held))
+@pytest.mark.parametrize("role", [trusting("karpenter")], indirect=True)
+@pytest.mark.usefixtures("web_identity")
+async def test_a_service_accounts_role(region: Region, role: str) -> None:
     await expect_calls_as(region, role)
+
+
+@pytest.mark.parametrize("role", [trusting("another")], indirect=True)
+@pytest.mark.usefixtures("web_identity")
+async def test_a_role_that_trusts_another_is_no_refusal_of_what_was_asked() -> None:
+    session = Session(attempts=1)
+
+    with pytest.raises(UnreachableError, match="trust policy") as raised:
+        await session.call("ec2", "describe_subnets")
+
+    session.close()
+    assert raised.value.reason == "NoCredentials"
 
 
 async def test_without_credentials_the_message_says_where_they_come_from(
