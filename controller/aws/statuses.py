@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.aws.errors import AwsError
@@ -20,6 +20,10 @@ PERIOD = 60.0
 
 PATIENCE = timedelta(minutes=2)
 """How long a check may fail before it counts: machines stumble."""
+
+BARRED = timedelta(minutes=15)
+"""How long EC2 is not asked again after it has said that we may not: a right that is granted counts
+some time later."""
 
 EVENTS = (
     "instance-reboot",
@@ -66,18 +70,18 @@ class InstanceStatuses:
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
-        self._allowed = True
+        self._barred_until = datetime.min.replace(tzinfo=UTC)
         self._dealt_with: set[str] = set()
         self._waiting: dict[str, Notice] = {}
 
     async def refresh(self, now: datetime) -> None:
-        """Ask EC2, unless it has said that we may not.
+        """Ask EC2, unless it has said lately that we may not.
 
         Raises:
             CloudProviderError: EC2 gave no answer.
 
         """
-        if not self._allowed:
+        if now < self._barred_until:
             return
         notices: dict[str, Notice] = {}
         try:
@@ -86,8 +90,8 @@ class InstanceStatuses:
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
-            self._allowed = False
-            log.error("no longer asking for instance status", extra={"error": str(exc)})
+            self._barred_until = now + BARRED
+            log.error("not asking for instance status for a while", extra={"error": str(exc)})
             return
         # What is over may come again, and is news then.
         self._dealt_with &= notices.keys()

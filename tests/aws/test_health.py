@@ -99,17 +99,22 @@ async def test_a_broken_instance_is_told_once_until_it_is_well_again(
     assert [n.kind for n in statuses.waiting()] == ["scheduled_change"]
 
 
-async def test_without_the_right_to_ask_nothing_is_asked_any_more(
+async def test_without_the_right_to_ask_nothing_is_asked_for_a_while(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     statuses = InstanceStatuses(provider.aws)
     region.control.order_fault(
         action="DescribeInstanceStatus", code="UnauthorizedOperation", status=403
     )
-    await statuses.refresh(datetime.now(UTC))
+    began = datetime.now(UTC)
+    await statuses.refresh(began)
     region.control.clear_calls()
-    await statuses.refresh(datetime.now(UTC))
+    await statuses.refresh(began + timedelta(minutes=14))
     assert region.control.calls() == {}
+
+    await statuses.refresh(began + timedelta(minutes=15))
+    (calls,) = region.control.calls().values()
+    assert calls["ec2:DescribeInstanceStatus"] == 3
 
 
 SHIFTING = Options(cluster_name=CLUSTER, enable_zonal_shift=True)
