@@ -311,16 +311,20 @@ class Instances:
         return [described(d, self._installation) for r in reservations for d in r["Instances"]]
 
     async def _terminate(self, ids: Sequence[str]) -> dict[str, CloudProviderError]:
-        """Terminate together; when that fails, one by one, and answer who failed and how."""
+        """Terminate together, and answer who failed and how.
+
+        One that EC2 does not let go, such as an instance under termination protection, has it
+        refuse the whole call; it is found by halves, so that the others end a few calls later.
+        """
         try:
             await self._aws.call("ec2", "terminate_instances", InstanceIds=list(ids))
         except AwsError as exc:
             if len(ids) == 1:
                 return {ids[0]: _ending_error(ids[0], exc)}
-            failed: dict[str, CloudProviderError] = {}
-            for each in ids:
-                failed |= await self._terminate([each])
-            return failed
+            if exc.is_server_fault:
+                raise
+            half = len(ids) // 2
+            return await self._terminate(ids[:half]) | await self._terminate(ids[half:])
         return {}
 
 

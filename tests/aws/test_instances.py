@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from controller.apis import labels
+from controller.aws.errors import AwsError
+from controller.aws.instances import Instances
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import (
     CloudProviderError,
     NodeClaimNotFoundError,
     ThrottledError,
 )
+from controller.cloudprovider.provider import Instance
 from tests.aws.builders import ON_DEMAND, SPOT, Clock, make_claim, ready, within
 from tests.aws.conftest import Region
 
@@ -184,6 +188,65 @@ async def test_a_throttled_question_is_never_read_as_gone(
             if call == "instances"
             else getattr(provider, call)(instance.provider_id)
         )
+
+
+class Refusing:
+    """An AWS that lists no instance yet, and refuses to end any together with one of these."""
+
+    region = "us-west-2"
+
+    def __init__(self, *protected: str, status: int = 400) -> None:
+        self.protected = {*protected}
+        self.status = status
+        self.ended: set[str] = set()
+        self.calls = 0
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        self.calls += 1
+        wanted = set(parameters["InstanceIds"])
+        if wanted & self.protected:
+            code = "OperationNotPermitted"
+            raise AwsError("not now", code=code, operation=operation, status=self.status)
+        self.ended |= wanted
+        return {}
+
+    async def pages(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        return []
+
+    async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def settle(self) -> None:
+        """Nothing is under way."""
+
+
+async def ended_together(aws: Refusing, count: int) -> list[str]:
+    """End so many instances, just launched, at once; return those that were refused."""
+    instances = Instances(aws, "cluster", installation="ours")
+    ids = [f"aws:///us-west-2a/i-{n}" for n in range(count)]
+    for each in ids:
+        instances.launched(Instance(each, "m5.large", "us-west-2a", "spot"))
+    ends = await asyncio.gather(*map(instances.terminate, ids), return_exceptions=True)
+    return [each for each, end in zip(ids, ends, strict=True) if isinstance(end, AwsError)]
+
+
+async def test_one_protected_instance_does_not_cost_a_call_for_each_of_the_others() -> None:
+    aws = Refusing("i-70")
+
+    refused = await ended_together(aws, 128)
+
+    assert refused == ["aws:///us-west-2a/i-70"]
+    assert aws.ended == {f"i-{n}" for n in range(128)} - {"i-70"}
+    assert aws.calls == 1 + 2 * 7
+
+
+async def test_a_fault_of_ec2_is_not_looked_for_in_each_instance() -> None:
+    aws = Refusing("i-7", status=503)
+
+    assert len(await ended_together(aws, 128)) == 128
+    assert aws.calls == 1
 
 
 async def test_tags_are_added(provider: AWSCloudProvider, region: Region) -> None:
