@@ -30,7 +30,9 @@ from controller.disruption.commands import Command
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import bound
 from controller.scheduling.results import NewNode
+from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
+from controller.state.pods import is_reschedulable
 
 
 def applied(
@@ -62,7 +64,31 @@ def applied(
         if pod.key in place or pod.spec.node_name not in gone
     )
     nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
-    return replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
+    after = replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
+    adrift = [
+        bound(pod, "")
+        for pod in snapshot.pods
+        if pod.spec.node_name in gone and pod.key not in place and is_reschedulable(pod)
+    ]
+    return _settled(after, adrift) if adrift else after
+
+
+def _settled(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:
+    """Return the cluster with pods that nobody had a place for (those of pools of fixed size, whose
+    heirs are made for no pod in particular) where there is room for them; the others wait.
+    """
+    snapshot = problem.snapshot
+    results = schedule(adrift, snapshot=snapshot, settings=problem.scheduling)
+    place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+    settled = (
+        _restarted(bound(pod, place[pod.key]), problem.now) for pod in adrift if pod.key in place
+    )
+    waiting = (pod for pod in adrift if pod.key not in place)
+    return replace(
+        problem,
+        snapshot=replace(snapshot, pods=(*snapshot.pods, *settled)),
+        pending=(*problem.pending, *waiting),
+    )
 
 
 def _restarted(pod: Pod, now: datetime) -> Pod:

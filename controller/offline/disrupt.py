@@ -311,7 +311,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
     """Write the world with the nodes, claims and pods of the course's end, all else as it was."""
     snapshot = course.problem.snapshot
     here = {node.name: node for node in snapshot.nodes}
-    running = {pod.key: pod for pod in snapshot.pods}
+    running = {pod.key: pod for pod in (*snapshot.pods, *course.problem.pending)}
     made = [node for _, nodes in course.commands for node in nodes if node.name in here]
     claims = {node.claim.metadata.name for node in snapshot.nodes if node.claim is not None}
     world = {

@@ -106,16 +106,19 @@ def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
 
 
 def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
-    file: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = json.loads(file.read_text())
+    cluster, after = json.loads(file.read_text()), tmp_path / "after.json"
     cluster["nodePools"][0]["spec"]["replicas"] = 3
     cluster["nodeClaims"][0]["status"]["conditions"].append({"type": "Drifted", "status": "True"})
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
 
     (command,) = answer["commands"]
     assert (command["reason"], command["nodes"]) == ("Drifted", ["a"])
+    here = {node["metadata"]["name"] for node in json.loads(after.read_text())["nodes"]}
+    homes = [pod["spec"]["nodeName"] for pod in json.loads(after.read_text())["pods"]]
+    assert (len(homes), set(homes) <= here) == (4, True)
     assert [node["instanceType"] for node in command["newNodes"]] == ["small"]
     costs = (answer[key] for key in ("costBefore", "costAfter", "lowerBound"))
     assert list(costs) == pytest.approx([0.6, 0.6, 0.6])
