@@ -162,15 +162,22 @@ def held_back(pool: str) -> str:
     return f"the budgets of NodePool {pool} let no more nodes go now"
 
 
-def budgets_of(problem: DisruptionProblem, reason: Reason) -> Budgets:
-    """Return what each pool's budgets allow now.
+Consumption = tuple[Counter[str], Counter[str]]
+"""Of each pool the initialized nodes, and those of them not ready or on their way out."""
+
+
+def budgets_of(
+    problem: DisruptionProblem, reason: Reason, consumed: Consumption | None = None
+) -> Budgets:
+    """Return what each pool's budgets allow now; `consumed` is the nodes' `consumption`, where
+    that is known.
 
     Percentages are of the pool's nodes, and for drift of its capacity, too: heirs are bought
     whatever they cost, and where they are many and small their number alone would let all of the
     large nodes go at once.
     """
     nodes = problem.snapshot.nodes
-    total, consuming = consumption(nodes)
+    total, consuming = consumed or consumption(nodes)
     budgets = Budgets.of(
         problem.node_pools.values(), reason, nodes=total, consuming=consuming, now=problem.now
     )
@@ -203,8 +210,8 @@ def capacity(node: Node) -> Resources:
     return parsed({name: has[name] for name in (CPU, MEMORY) if name in has})
 
 
-def consumption(nodes: Iterable[StateNode]) -> tuple[Counter[str], Counter[str]]:
-    """Count each pool's initialized nodes, and those of them not ready or on their way out."""
+def consumption(nodes: Iterable[StateNode]) -> Consumption:
+    """Count what budgets go by."""
     total: Counter[str] = Counter()
     consuming: Counter[str] = Counter()
     for state, consumes in _counted(nodes):

@@ -9,23 +9,30 @@ from dataclasses import replace
 
 from controller.disruption import candidates, consolidation, drift, emptiness
 from controller.disruption.bounds import lower_bound
-from controller.disruption.budgets import budgets_of, held_back
+from controller.disruption.budgets import budgets_of, consumption, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Decision, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout
 from controller.disruption.simulation import Simulation
+from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.scheduler import never
 
 
-def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -> Decision:
+def decide(
+    problem: DisruptionProblem,
+    *,
+    expired: Callable[[], bool] = never,
+    kinds: PodKinds | None = None,
+) -> Decision:
     """Return the commands of the first method that has any: emptiness, drift (of pools of fixed
-    size, then of others), consolidation.
+    size, then of others), consolidation. `kinds` is what is known of its pods from before.
     """
     survey = candidates.survey(problem)
+    consumed = consumption(problem.snapshot.nodes)
     blocked = dict(survey.blocked)
     # Empty nodes need no thought: they are gone before anybody asks the engine.
     idle = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
-    empty = emptiness.commands(idle, budgets=budgets_of(problem, Reason.EMPTY))
+    empty = emptiness.commands(idle, budgets=budgets_of(problem, Reason.EMPTY, consumed))
     blocked |= {candidate.name: held_back(candidate.pool) for candidate in idle}
     busy = [candidate for candidate in survey.admitted if not emptiness.should_disrupt(candidate)]
     forced = _forced(problem, survey)
@@ -42,17 +49,16 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
     if empty:
         return _with(decision, empty)
     rollout = Rollout.of(problem)
-    drifting = drift.replicated(
-        problem, forced, budgets=budgets_of(problem, Reason.DRIFTED), rollout=rollout
-    )
+    drift_budgets = budgets_of(problem, Reason.DRIFTED, consumed)
+    drifting = drift.replicated(problem, forced, budgets=drift_budgets.copy(), rollout=rollout)
     blocked |= drifting.blocked
     if drifting.commands:
         return _with(decision, drifting.commands)
-    simulation = Simulation(problem, forced, expired=expired)
+    simulation = Simulation(problem, forced, expired=expired, kinds=kinds)
     moving = drift.propose(
         forced,
         simulation=simulation,
-        budgets=budgets_of(problem, Reason.DRIFTED),
+        budgets=drift_budgets,
         rollout=rollout,
         resting={
             state.node_pool for state in problem.snapshot.nodes if state.name in problem.resting
@@ -66,7 +72,7 @@ def decide(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -
         problem,
         busy,
         simulation=simulation,
-        budgets=budgets_of(problem, Reason.UNDERUTILIZED),
+        budgets=budgets_of(problem, Reason.UNDERUTILIZED, consumed),
         expired=expired,
     )
     return replace(
@@ -108,16 +114,18 @@ def confirm(
     decision: Decision,
     *,
     expired: Callable[[], bool] = never,
+    kinds: PodKinds | None = None,
 ) -> Confirmation:
     """Return which commands of a decision stand in the cluster as it is now.
 
     All nodes must still be candidates for the same reason, within the budgets; what would replace
-    nodes that are consolidated must be as many, of the types that were chosen.
+    nodes that are consolidated must be as many, of the types that were chosen. `kinds` is as
+    `decide` has it.
     """
     survey = candidates.survey(problem)
     empty = _still_empty(problem, decision, survey.admitted)
     drifted = _still_drifted(problem, decision, expired)
-    moved = _still_worthwhile(problem, decision, survey.admitted, expired)
+    moved = _still_worthwhile(problem, decision, survey.admitted, expired, kinds)
     rejected = {**empty.rejected, **drifted.rejected, **moved.rejected}
     return Confirmation(
         (*empty.commands, *drifted.commands, *moved.commands),
@@ -181,6 +189,7 @@ def _still_worthwhile(
     decision: Decision,
     admitted: Sequence[Candidate],
     expired: Callable[[], bool],
+    kinds: PodKinds | None,
 ) -> Confirmation:
     asked = [command for command in decision.commands if command.reason is Reason.UNDERUTILIZED]
     if not asked:
@@ -190,7 +199,7 @@ def _still_worthwhile(
         problem,
         busy,
         asked,
-        simulation=Simulation(problem, busy, expired=expired),
+        simulation=Simulation(problem, busy, expired=expired, kinds=kinds),
         budgets=budgets_of(problem, Reason.UNDERUTILIZED),
         expired=expired,
     )

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import msgspec
 import numpy as np
 
 from controller.apis.pods import Pod
@@ -29,6 +28,7 @@ from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, wants_company
+from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.pods.preferences import (
     PodConstraints,
     bearing_soft_taints,
@@ -135,18 +135,26 @@ class ClusterModel:
 
 
 def read_model(
-    candidates: Sequence[Candidate], *, snapshot: Snapshot, settings: Settings, catalog: Catalog
+    candidates: Sequence[Candidate],
+    *,
+    snapshot: Snapshot,
+    settings: Settings,
+    catalog: Catalog,
+    kinds: PodKinds | None = None,
 ) -> ClusterModel | None:
-    """Read a cluster, in which the pods of these candidates may move; None without such pods."""
-    homes: dict[str, tuple[str, Pod]] = {}
-    lifted = []
-    for candidate in candidates:
-        for pod in candidate.moving:
-            homes[pod.key] = candidate.name, pod
-            lifted.append(
-                msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
-            )
-    problem = scheduling_problem(lifted, snapshot=snapshot, settings=settings, catalog=catalog)
+    """Read a cluster, in which the pods of these candidates may move; None without such pods.
+    `kinds` is what is known of its pods from before.
+    """
+    moving = [(candidate.name, pod) for candidate in candidates for pod in candidate.moving]
+    homes = {pod.key: (name, pod) for name, pod in moving}
+    problem = scheduling_problem(
+        [pod for _, pod in moving],
+        snapshot=snapshot,
+        settings=settings,
+        catalog=catalog,
+        kinds=kinds,
+        lifted=True,
+    )
     return _Reader(problem, candidates, homes).model() if problem.pods.classes else None
 
 
@@ -159,10 +167,15 @@ class _Reader:
         candidates: Sequence[Candidate],
         homes: Mapping[str, tuple[str, Pod]],
     ) -> None:
-        self._problem, self._candidates, self._homes = problem, candidates, homes
+        self._problem, self._candidates = problem, candidates
+        place = problem.nodes.place
+        self._homes = {
+            key: (place[name], pod) for key, (name, pod) in homes.items() if name in place
+        }
         self._classes_read: list[PendingGroup] = []
         self._kinds: dict[tuple[object, ...], int] = {}
         self._known_kinds: dict[Eligibility, int] = {}
+        self._known_nodes: dict[Eligibility, list[bool]] = {}
         self._known_required: dict[int, PodConstraints] = {}
         self._known_domains: dict[tuple[str, frozenset[str]], tuple[list[str], Indices]] = {}
         self._domains = Domains(
@@ -172,33 +185,36 @@ class _Reader:
     def model(self) -> ClusterModel:
         nodes, classes = self._problem.nodes, self._classes()
         self._classes_read = classes
+        taken, spare = self._countable(classes)
+        room = np.concatenate([nodes.room, spare], axis=1)
+        sizes = np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1)
         present = np.zeros((len(nodes), len(classes)), dtype=np.int64)
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
         for number, pending in enumerate(classes):
             for key in pending.keys:
-                name, pod = self._homes[key]
-                pods[nodes.place[name], number].append(pod)
-        for place, alike in pods.items():
-            present[place] = len(alike)
+                place, pod = self._homes[key]
+                pods[place, number].append(pod)
+        at, of = np.array(list(pods), dtype=np.int64).reshape(-1, 2).T
+        present[at, of] = [len(alike) for alike in pods.values()]
+        free = room.copy()
+        np.subtract.at(free, at, sizes[of] * present[at, of][:, None])
         candidate = np.zeros(len(nodes), dtype=np.bool_)
         price = np.zeros(len(nodes))
         # A node is none with a pod that cannot even be read: nobody could say where that goes.
-        unread = {self._homes[key][0] for key in self._problem.pods.refused}
+        refused = self._problem.pods.refused
+        unread = {self._homes[key][0] for key in refused if key in self._homes}
         for here in self._candidates:
             if here.name in nodes.place:
-                candidate[nodes.place[here.name]] = here.name not in unread
-                price[nodes.place[here.name]] = here.price
+                place = nodes.place[here.name]
+                candidate[place], price[place] = place not in unread, here.price
         packing, worth_new = self._market(classes)
-        taken, spare = self._countable(classes)
-        room = np.concatenate([nodes.room, spare], axis=1)
-        sizes = np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1)
         return ClusterModel(
             names=tuple(node.name for node in nodes.all),
             candidate=candidate,
             takes=np.array([node.initialized for node in nodes.all], dtype=np.bool_),
             price=price,
             room=room,
-            free=room - present @ sizes,
+            free=free,
             present=present,
             sizes=sizes,
             # Classes by classes in memory: a plan asks of one where it may go.
@@ -216,12 +232,11 @@ class _Reader:
     def _classes(self) -> list[PendingGroup]:
         """Bring together the pods that nothing tells apart here."""
         alike: dict[tuple[object, ...], PendingGroup] = {}
-        reader, place, node_of = self._problem.reader, self._problem.nodes.place, self._homes
-        read = self._problem.pods.classes
+        reader, read = self._problem.reader, self._problem.pods.classes
         sizes = self._problem.axis.vectors(pod_class.requests for pod_class, _ in read)
         for (pod_class, constraints), size in zip(read, sizes, strict=True):
             eligibility = reader.eligibility(pod_class, constraints)
-            if not all(eligibility.nodes[place[node_of[key][0]]] for key in pod_class.keys):
+            if not self._lets_in_all(eligibility, pod_class.keys):
                 # They live without what they prefer, so that they can do so elsewhere.
                 eligibility = reader.eligibility(pod_class, self._required(constraints))
             elif constraints.avoids_soft_taints and not eligibility.eligible.any():
@@ -241,6 +256,13 @@ class _Reader:
             else:
                 alike[key] = reader.pending(pod_class, eligibility.constraints, pod_class.keys)
         return list(alike.values())
+
+    def _lets_in_all(self, eligibility: Eligibility, keys: Sequence[str]) -> bool:
+        """Whether pods may go to where they are."""
+        nodes = self._known_nodes.get(eligibility)
+        if nodes is None:
+            nodes = self._known_nodes[eligibility] = eligibility.nodes.tolist()
+        return all(nodes[self._homes[key][0]] for key in keys)
 
     def _kind(self, eligibility: Eligibility) -> int:
         """Return the number that all have who may go to the same places under the same rules."""
@@ -370,4 +392,6 @@ class _Reader:
 
 def _is_intricate(pod_class: PodClass, eligibility: Eligibility) -> bool:
     """Whether more decides where such pods go than what the arrays have."""
-    return pod_class.device_requests is not None or wants_company(eligibility.owned)
+    if pod_class.device_requests is not None:
+        return True
+    return bool(eligibility.owned) and wants_company(eligibility.owned)

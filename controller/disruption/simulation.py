@@ -17,6 +17,7 @@ from controller.disruption.commands import Candidate
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.catalog.offerings import catalog
+from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import least_cost, never, schedule
 from controller.state.nodes import StateNode
@@ -90,9 +91,14 @@ class Simulation:
         candidates: Sequence[Candidate],
         *,
         expired: Callable[[], bool] = never,
+        kinds: PodKinds | None = None,
     ) -> None:
-        """Place the pods that wait already."""
+        """Place the pods that wait already. `kinds` is kept by callers that ask about the same
+        cluster again; of pods that have gone nothing is kept.
+        """
         self._problem, self._expired = problem, expired
+        self._kinds = kinds or PodKinds()
+        self._kinds.keep(problem.snapshot.pods)
         self._candidates = {candidate.name: candidate for candidate in candidates}
         waiting = [*problem.pending, *_stranded(problem.snapshot)]
         self.catalog = catalog(problem.snapshot)
@@ -195,10 +201,13 @@ class Simulation:
             replace(node, deleting=True) for node in self._snapshot.nodes if node.name not in gone
         )
         counts = any(map(_states_rules, rest))
-        staying = (pod for pod in self._snapshot.pods if pod.spec.node_name not in gone)
-        moved = (bound(pod, homes[pod.key]) for pod in self._moving(gone) if pod.key in homes)
-        pods = tuple(pod for pod in (*staying, *moved) if counts or _keeps_others_off(pod))
-        return replace(self._snapshot, nodes=nodes, pods=pods)
+        staying = [pod for pod in self._snapshot.pods if pod.spec.node_name not in gone]
+        moved = [pod for pod in self._moving(gone) if pod.key in homes]
+        if not counts:
+            staying = [pod for pod in staying if _keeps_others_off(pod)]
+            moved = [pod for pod in moved if _keeps_others_off(pod)]
+        there = [bound(pod, homes[pod.key]) for pod in moved]
+        return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
     def model(self, names: Collection[str]) -> ClusterModel | None:
         """Return the cluster as arrays, in which the pods of these candidates may move; None when
@@ -209,6 +218,7 @@ class Simulation:
             snapshot=self._snapshot,
             settings=self._problem.scheduling,
             catalog=self.catalog,
+            kinds=self._kinds,
         )
 
     def least_cost(self, names: Collection[str]) -> float:

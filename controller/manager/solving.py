@@ -15,7 +15,8 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -30,6 +31,7 @@ from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.manager import offers
 from controller.manager.offers import OfferWriter
 from controller.manager.transfer import PodReceiver, PodSender
+from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -312,8 +314,11 @@ def decide(
     """
     from controller.disruption import methods
 
-    problem = _problem(question, running, offer)
-    return methods.decide(problem, expired=_Hourglass(seconds)) if problem else None
+    with _uncollected():
+        problem = _problem(question, running, offer)
+        if problem is None:
+            return None
+        return methods.decide(problem, expired=_Hourglass(seconds), kinds=_KEPT.kinds)
 
 
 def confirm(
@@ -322,30 +327,41 @@ def confirm(
     """Say what of a decision still stands; asked as `decide` is."""
     from controller.disruption import methods
 
-    problem = _problem(question, running, offer)
-    return methods.confirm(problem, decision, expired=_Hourglass(seconds)) if problem else None
+    with _uncollected():
+        problem = _problem(question, running, offer)
+        if problem is None:
+            return None
+        expired = _Hourglass(seconds)
+        return methods.confirm(problem, decision, expired=expired, kinds=_KEPT.kinds)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let no garbage be collected: a look goes through millions of objects, and leaves hardly a
+    cycle among them. What the one before it left goes first.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _problem(question: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
-    # What the last look left goes first. A cluster is a million objects without a cycle among them,
-    # which no collection need look through while it is thought about.
-    gc.unfreeze()
-    gc.collect()
-    gc.disable()
     problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
     snapshot = _KEPT.completed(problem.snapshot, running, offer)
-    gc.freeze()
-    gc.enable()
     return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The pods that run; what was read of the last offer; the last catalog, and all that it was
-    made of.
+    """The pods that run, and what looks have read of them; what was read of the last offer; the
+    last catalog, and all that it was made of.
     """
 
     running: PodReceiver = field(default_factory=PodReceiver)
+    kinds: PodKinds = field(default_factory=PodKinds)
     offer: bytes = b""
     types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
     made_of: tuple[Any, ...] = ()

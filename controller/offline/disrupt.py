@@ -41,6 +41,7 @@ from controller.offline.solve import (
 from controller.offline.world import World
 from controller.options import Options
 from controller.scheduling.buffers import hosts
+from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from controller.state.nodes import StateNode
@@ -69,6 +70,9 @@ class Course:
     lower_bound: float = 0.0
     commands: list[tuple[Command, tuple[StateNode, ...]]] = field(default_factory=list)
     """What was carried out, with the nodes that came of it."""
+
+    kinds: PodKinds = field(default_factory=PodKinds)
+    """What one look read of pods that the next one asks about again."""
 
     blocked: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -206,7 +210,7 @@ def look(course: Course, seconds: float) -> bool:
     Returns whether that was anything.
     """
     began = time.perf_counter()
-    decision = decide(course.problem, expired=deadline(began + seconds))
+    decision = decide(course.problem, expired=deadline(began + seconds), kinds=course.kinds)
     took = time.perf_counter() - began
     if decision.commands and not course.commands:
         course.first_command_seconds = course.seconds + took

@@ -26,6 +26,7 @@ from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.placement.eligibility import EligibilityReader, new_node_alternatives
 from controller.scheduling.pods.classes import PodClass, pod_classes
 from controller.scheduling.pods.groups import topology_groups_of
+from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.pods.preferences import PodConstraints, first_constraints
 from controller.scheduling.pods.volumes import VolumeIndex, Volumes
 from controller.scheduling.resourceaxis import ResourceAxis
@@ -106,13 +107,19 @@ class SchedulingProblem:
 
 
 def scheduling_problem(
-    pods: Sequence[Pod], *, snapshot: Snapshot, settings: Settings, catalog: Catalog
+    pods: Sequence[Pod],
+    *,
+    snapshot: Snapshot,
+    settings: Settings,
+    catalog: Catalog,
+    kinds: PodKinds | None = None,
+    lifted: bool = False,
 ) -> SchedulingProblem:
-    """Read pods and a world."""
+    """Read pods and a world; `kinds` and `lifted` are as `pod_classes` has them."""
     volumes = VolumeIndex(snapshot)
     devices = DeviceAllocator(pods, snapshot, catalog)
     waiting = _read_pods(
-        pods,
+        pod_classes([volumes.settled(pod) for pod in pods], kinds=kinds, lifted=lifted),
         volumes=volumes,
         devices=devices,
         settings=settings,
@@ -152,18 +159,17 @@ def scheduling_problem(
 
 
 def _read_pods(
-    pods: Sequence[Pod],
+    settled: Sequence[PodClass],
     *,
     volumes: VolumeIndex,
     devices: DeviceAllocator,
     settings: Settings,
     soft_taints: bool,
 ) -> WaitingPods:
-    """Bring pods into classes, each with its volumes and constraints, or refuse them.
+    """Give classes their volumes and constraints, or refuse them.
 
     `soft_taints` says whether any pool has a PreferNoSchedule taint at all.
     """
-    settled = pod_classes([volumes.settled(pod) for pod in pods])
     classes, refused = _split_by_claims(settled, devices, settings)
     read_classes: list[ConstrainedClass] = []
     known: dict[bytes, tuple[PodConstraints, Volumes]] = {}

@@ -19,6 +19,7 @@ from controller.disruption.modes import Mode
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
 from controller.disruption.proposals import spec_of
 from controller.offline.world import load
+from controller.scheduling.pods.kinds import PodKinds
 from tests.disruption.clusters import conditions, node_and_claim, underused
 from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
 
@@ -230,6 +231,20 @@ def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
 
     assert len(moved) == len(set(moved))
     assert cost(current) == pytest.approx(0.2)
+
+
+def test_what_was_read_of_pods_before_changes_no_answer() -> None:
+    nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
+    current = problem(world(*nodes, pools=[pool(budgets=[{"nodes": "2"}])]))
+    kinds, looks = PodKinds(), 0
+    while (decision := decide(current, kinds=kinds)).commands:
+        assert decision == decide(current)
+        assert confirm(current, decision, kinds=kinds) == confirm(current, decision)
+        looks += 1
+        for command in decision.commands:
+            current = applied(current, [(command, [])])
+
+    assert looks > 1
 
 
 @pytest.mark.parametrize("value", ["true", "100000h", "99999999h"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -251,3 +252,5 @@ async def test_disruption_is_decided_there_as_it_would_be_here(solver: SolverPro
     )
     assert (await judge.confirm(problem, decision)).commands == decision.commands
     assert decision.commands
+    # Only while it thinks is no garbage collected.
+    assert await solver.solve(gc.isenabled)

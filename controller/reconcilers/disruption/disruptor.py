@@ -212,9 +212,9 @@ class Disruptor:
     async def _report_blocked(self, problem: DisruptionProblem, survey: Candidates) -> None:
         for name, why in survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
-        total, consuming = consumption(problem.snapshot.nodes)
+        total, consuming = consumed = consumption(problem.snapshot.nodes)
         for reason in Reason:
-            for name, allowed in budgets_of(problem, reason).remaining.items():
+            for name, allowed in budgets_of(problem, reason, consumed).remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
                 self.metrics.consuming_budgets(name, reason, consuming[name])
                 if not allowed and total[name]:

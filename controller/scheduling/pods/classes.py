@@ -1,7 +1,6 @@
 """Pods that are equal to placement are one class.
 
-A pod class is everything about a pod that matters to placement. It is found by
-encoding the pod's spec, labels and namespace, so equal pods meet in one look-up.
+A pod class is everything about a pod that matters to placement: its kind, and who is of it.
 """
 
 from __future__ import annotations
@@ -9,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from controller.apis.pods import Pod, PodSpec
-from controller.constraints import hostports, resources
+from controller.constraints import resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
 from controller.scheduling.pods.devicerequests import DeviceRequests
+from controller.scheduling.pods.kinds import PodKind, PodKinds
 from controller.scheduling.pods.volumes import NO_VOLUMES, Volumes
 
 
@@ -46,90 +44,40 @@ class PodClass:
         return self.spec.priority or 0
 
 
-def pod_classes(pods: Sequence[Pod]) -> list[PodClass]:
+def pod_classes(
+    pods: Sequence[Pod], *, kinds: PodKinds | None = None, lifted: bool = False
+) -> list[PodClass]:
     """Group pods into pod classes, in the order in which scarce room is given out.
 
-    Priority first, then the larger request of CPU, of memory, then the name.
+    Priority first, then the larger request of CPU, of memory, then the name. Pods that leave a node
+    are told apart by that, unless all are `lifted` off theirs. `kinds` is what is known of pods
+    from before.
     """
-    encode = msgspec.msgpack.Encoder(order="deterministic").encode
-    rows: dict[bytes, list[Pod]] = {}
+    kinds = kinds or PodKinds()
+    alike: dict[tuple[PodKind, str], list[Pod]] = {}
     for pod in pods:
-        key = encode((pod.metadata.namespace, pod.metadata.labels, pod.spec, _resized(pod)))
-        row = rows.get(key)
-        if row is None:
-            rows[key] = [pod]
-        else:
-            row.append(pod)
-    classes = []
-    # Many pod classes ask for the same, and quantities take their time to read.
-    asked: dict[bytes, tuple[Resources, str]] = {}
-    for row in rows.values():
-        ports = hostports.host_ports(row[0].spec)
-        asking = encode(_asking(row[0]))
-        if asking not in asked:
-            asked[asking] = _requests(row[0])
-        classes.append(
-            _pod_class(row, ports, encode(_placement_key(row[0], ports)), *asked[asking])
-        )
+        node = "" if lifted else pod.spec.node_name
+        alike.setdefault((kinds.of(pod), node), []).append(pod)
+    classes = [_pod_class(kind, row) for (kind, _), row in alike.items()]
     classes.sort(key=_order)
     for index, pod_class in enumerate(classes):
         pod_class.index = index
     return classes
 
 
-def _resized(pod: Pod) -> Mapping[str, Resources] | None:
-    runs = pod.status.container_statuses or pod.status.init_container_statuses
-    return resources.in_resize(pod) if runs else None
-
-
-def _asking(pod: Pod) -> tuple[object, ...]:
-    """Return all that decides what a pod asks for."""
-    spec = pod.spec
-    return spec.containers, spec.init_containers, spec.resources, spec.overhead, _resized(pod)
-
-
-def _requests(pod: Pod) -> tuple[Resources, str]:
-    """Return what a pod asks for, or nothing and why that cannot be told."""
-    try:
-        return resources.pod_requests(pod), ""
-    except ValueError as malformed:
-        return {}, f"asks for {malformed}"
-
-
-def _placement_key(pod: Pod, ports: tuple[HostPort, ...]) -> tuple[object, ...]:
-    spec = pod.spec
-    return (
-        pod.metadata.namespace,
-        pod.metadata.labels,
-        spec.node_selector,
-        spec.affinity,
-        spec.tolerations,
-        spec.topology_spread_constraints,
-        spec.volumes,
-        ports,
-    )
-
-
-def _pod_class(
-    pods: list[Pod],
-    ports: tuple[HostPort, ...],
-    placement_key: bytes,
-    requests: Resources,
-    flaw: str,
-) -> PodClass:
-    first = pods[0]
+def _pod_class(kind: PodKind, pods: list[Pod]) -> PodClass:
     if len(pods) > 1:
         pods.sort(key=_age)
     return PodClass(
         index=0,
-        placement_key=placement_key,
-        namespace=first.metadata.namespace,
-        labels=first.metadata.labels,
-        spec=first.spec,
-        requests=requests,
-        ports=ports,
+        placement_key=kind.placement_key,
+        namespace=kind.namespace,
+        labels=kind.labels,
+        spec=kind.spec,
+        requests=kind.requests,
+        ports=kind.ports,
         keys=[pod.key for pod in pods],
-        flaw=flaw,
+        flaw=kind.flaw,
     )
 
 

@@ -1,0 +1,120 @@
+"""What placement reads of a pod: the same for all that only name, age and node tell apart.
+
+Reading a pod takes longer than comparing what was read, and a pod never changes: who asks about the
+same pods again keeps what was read of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+import msgspec
+
+from controller.apis.pods import Pod, PodSpec
+from controller.constraints import hostports, resources
+from controller.constraints.hostports import HostPort
+from controller.constraints.resources import Resources
+
+WHERE = (
+    "node_selector",
+    "affinity",
+    "tolerations",
+    "topology_spread_constraints",
+    "volumes",
+)
+"""What a spec says of where its pod may go, host ports aside."""
+
+HOW_MUCH = ("containers", "init_containers", "resources", "overhead")
+"""What a spec says of what its pod asks for, host ports among it."""
+
+_where, _how_much = attrgetter(*WHERE), attrgetter(*HOW_MUCH)
+_rest = attrgetter(
+    *(name for name in PodSpec.__struct_fields__ if name not in (*WHERE, *HOW_MUCH, "node_name"))
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PodKind:
+    """Equal pods have the same one. Kinds of one `placement_key` differ in what they ask for alone,
+    not in where they may go or whom they look for. `flaw` says why what they ask for cannot be
+    read, if it cannot. The `spec` names no node.
+    """
+
+    placement_key: bytes
+    namespace: str
+    labels: Mapping[str, str]
+    spec: PodSpec
+    requests: Resources
+    ports: tuple[HostPort, ...]
+    flaw: str
+
+
+class PodKinds:
+    """The kinds of pods, each of which is read once as long as it is kept."""
+
+    def __init__(self) -> None:
+        # By identity, which is theirs as long as they are held here.
+        self._of: dict[int, tuple[Pod, PodKind]] = {}
+        self._known: dict[tuple[bytes, ...], PodKind] = {}
+        # What many kinds have in common, once; and quantities take their time to read.
+        self._parts: dict[bytes, bytes] = {}
+        self._asked: dict[bytes, tuple[Resources, str]] = {}
+        self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+    def of(self, pod: Pod) -> PodKind:
+        """Return the kind of a pod."""
+        known = self._of.get(id(pod))
+        if known is None:
+            known = self._of[id(pod)] = pod, self._read(pod)
+        return known[1]
+
+    def keep(self, pods: Iterable[Pod]) -> None:
+        """Forget all others than these."""
+        kept = {id(pod): known for pod in pods if (known := self._of.get(id(pod))) is not None}
+        if len(kept) < len(self._of):
+            left = {kind for _, kind in kept.values()}
+            self._of, self._parts, self._asked = kept, {}, {}
+            self._known = {key: kind for key, kind in self._known.items() if kind in left}
+
+    def _read(self, pod: Pod) -> PodKind:
+        spec, resized = pod.spec, _resized(pod)
+        where = self._encode((pod.metadata.namespace, pod.metadata.labels, *_where(spec)))
+        asking = self._encode((*_how_much(spec), resized))
+        key = (self._once(where), self._once(asking), self._once(self._encode(_rest(spec))))
+        kind = self._known.get(key)
+        if kind is None:
+            kind = self._known[key] = self._kind(pod, key[0], asking)
+        return kind
+
+    def _kind(self, pod: Pod, where: bytes, asking: bytes) -> PodKind:
+        if asking not in self._asked:
+            self._asked[asking] = _requests(pod)
+        requests, flaw = self._asked[asking]
+        ports = hostports.host_ports(pod.spec)
+        return PodKind(
+            placement_key=self._once(where + self._encode(ports)) if ports else where,
+            namespace=pod.metadata.namespace,
+            labels=pod.metadata.labels,
+            spec=msgspec.structs.replace(pod.spec, node_name=""),
+            requests=requests,
+            ports=ports,
+            flaw=flaw,
+        )
+
+    def _once(self, part: bytes) -> bytes:
+        return self._parts.setdefault(part, part)
+
+
+def _resized(pod: Pod) -> Mapping[str, Resources] | None:
+    runs = pod.status.container_statuses or pod.status.init_container_statuses
+    return resources.in_resize(pod) if runs else None
+
+
+def _requests(pod: Pod) -> tuple[Resources, str]:
+    """Return what a pod asks for, or nothing and why that cannot be told."""
+    try:
+        return resources.pod_requests(pod), ""
+    except ValueError as malformed:
+        return {}, f"asks for {malformed}"

@@ -1,0 +1,112 @@
+"""What tells pods apart for placement, and for how long what was read of them is kept."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis.pods import Pod, PodSpec
+from controller.scheduling.pods.kinds import PodKinds
+from tests.builders import make_pod
+
+REQUESTS = {"requests": {"cpu": "2"}}
+OTHER: dict[str, Any] = {
+    "nodeSelector": {"tier": "db"},
+    "affinity": {"podAntiAffinity": {}},
+    "tolerations": [{"operator": "Exists"}],
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+    "containers": [{"name": "main", "resources": REQUESTS}],
+    "initContainers": [{"name": "first", "resources": REQUESTS}],
+    "overhead": {"cpu": "100m"},
+    "resources": REQUESTS,
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    "priority": 7,
+    "priorityClassName": "high",
+    "preemptionPolicy": "Never",
+    "schedulerName": "another",
+    "hostNetwork": True,
+    "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+    "terminationGracePeriodSeconds": 5,
+}
+"""Of each field of a spec another value than `make_pod` gives it, as it is on the wire."""
+
+
+def changed(pod: Pod, part: str, **values: Any) -> Pod:
+    wire = msgspec.to_builtins(pod)
+    wire[part] = {**wire.get(part, {}), **values}
+    return msgspec.convert(wire, Pod)
+
+
+def test_pods_that_only_name_age_and_node_tell_apart_are_of_one_kind() -> None:
+    kinds = PodKinds()
+    here = make_pod("a", labels={"app": "web"}, node="here")
+    there = changed(
+        make_pod("b", labels={"app": "web"}, node="there"),
+        "metadata",
+        creationTimestamp="2026-11-01T00:00:00Z",
+    )
+
+    assert kinds.of(here) is kinds.of(there)
+    assert not kinds.of(here).spec.node_name
+
+
+def test_every_field_of_a_spec_but_the_node_is_asked_for_below() -> None:
+    wire = {field.encode_name for field in msgspec.structs.fields(PodSpec)}
+
+    assert wire - {"nodeName"} == OTHER.keys()
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        *(pytest.param("spec", {name: value}, id=name) for name, value in OTHER.items()),
+        pytest.param("metadata", {"namespace": "another"}, id="namespace"),
+        pytest.param("metadata", {"labels": {"app": "db"}}, id="labels"),
+        pytest.param(
+            "status",
+            {"containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "8"}}]},
+            id="what it has while its size is changed",
+        ),
+    ],
+)
+def test_whatever_else_differs_makes_another_kind(part: str, values: dict[str, Any]) -> None:
+    kinds, pod = PodKinds(), make_pod("a")
+
+    assert kinds.of(changed(pod, part, **values)) is not kinds.of(pod)
+
+
+def test_kinds_that_differ_in_what_they_ask_for_alone_may_go_to_the_same_places() -> None:
+    kinds = PodKinds()
+    small, large = kinds.of(make_pod("a", cpu="1")), kinds.of(make_pod("b", cpu="2"))
+    elsewhere = kinds.of(changed(make_pod("c", cpu="1"), "spec", nodeSelector={"tier": "db"}))
+
+    assert small.placement_key == large.placement_key != elsewhere.placement_key
+    assert small.requests["cpu"] * 2 == large.requests["cpu"]
+
+
+def test_pods_that_take_ports_of_the_host_may_not_go_to_the_same_places_as_others() -> None:
+    kinds, pod = PodKinds(), make_pod("a")
+    ports = [{"name": "main", "ports": [{"hostPort": 80}]}]
+    taking = kinds.of(changed(pod, "spec", containers=ports))
+
+    assert [port.port for port in taking.ports] == [80]
+    assert taking.placement_key != kinds.of(pod).placement_key
+
+
+def test_of_pods_that_have_gone_nothing_is_kept() -> None:
+    kinds, gone, stays = PodKinds(), make_pod("gone", cpu="3"), make_pod("stays")
+    held = sys.getrefcount(gone), sys.getrefcount(stays)
+    kinds.of(gone)
+    of_the_other = kinds.of(stays)
+
+    kinds.keep([stays])
+
+    assert sys.getrefcount(gone) == held[0]
+    assert sys.getrefcount(stays) > held[1]
+    assert kinds.of(stays) is of_the_other
+    assert kinds.of(make_pod("new")) is of_the_other
