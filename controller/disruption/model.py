@@ -20,7 +20,7 @@ import numpy as np
 from controller.apis.pods import Pod
 from controller.constraints.hostports import conflict
 from controller.disruption.commands import Candidate
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.packing.formulation import ProblemBuilder, each_apart
 from controller.scheduling.packing.pricing import PriceModel
@@ -70,15 +70,15 @@ class Rule:
         """Whether each node answers for itself: it is a domain, and nobody looks for company."""
         return self.group.per_node and self.kind is not TopologyKind.AFFINITY
 
-    def population(self, present: Indices) -> Vector:
+    def population(self, present: Counts) -> Vector:
         """Return how many pods that it counts each domain has."""
         return self._sum(present, self.members, self.counted)
 
-    def stated(self, present: Indices) -> Vector:
+    def stated(self, present: Counts) -> Vector:
         """Return how many pods that state it each domain has."""
         return self._sum(present, self.stating, self.owners)
 
-    def _sum(self, present: Indices, classes: Indices, fixed: Vector) -> Vector:
+    def _sum(self, present: Counts, classes: Indices, fixed: Vector) -> Vector:
         pods = present[:, classes].sum(axis=1)
         there = (self.domain >= 0) & (pods > 0)
         return fixed + np.bincount(self.domain[there], pods[there], minlength=len(fixed))
@@ -114,7 +114,7 @@ class ClusterModel:
     price: Vector
     room: Matrix
     free: Matrix
-    present: Indices
+    present: Counts
     sizes: Matrix
     allowed: Mask
     intricate: Mask
@@ -188,7 +188,7 @@ class _Reader:
         taken, spare = self._countable(classes)
         room = np.concatenate([nodes.room, spare], axis=1)
         sizes = np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1)
-        present = np.zeros((len(nodes), len(classes)), dtype=np.int64)
+        present = np.zeros((len(nodes), len(classes)), dtype=np.int32)
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
         for number, pending in enumerate(classes):
             for key in pending.keys:

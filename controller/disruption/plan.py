@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 import numpy as np
 
 from controller.disruption.model import ClusterModel, Rule
 from controller.disruption.relaxation import HOLES
-from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
+from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
 from controller.scheduling.topology.groups import TopologyKind
 
 FORBIDDEN = 1e6
 """$/h for a pod that nothing can be bought for: no saving is worth it."""
 
 ENDLESS = np.iinfo(np.int32).max
+A_FEW = 30
+"""So many nodes are sooner found one by one than by sorting all."""
+
 NOT_A_CLASS = -1
 NEW_NODES = -1
 
@@ -125,11 +129,10 @@ class Plan:
                 self._buy(number, -back)
                 wanted -= back
             if wanted:
-                guests = self.guests(number)
-                hosts = np.flatnonzero(guests > 0)
+                hosts, guests = self._guests(number)
                 dear = self._room_price[hosts] @ model.sizes[number]
-                for host in hosts[np.argsort(-dear, kind="stable")].tolist():
-                    back = min(wanted, int(guests[host]))
+                for place in np.argsort(-dear, kind="stable").tolist():
+                    host, back = int(hosts[place]), min(wanted, int(guests[place]))
                     self._put(host, number, -back)
                     touched[host] = True
                     wanted -= back
@@ -138,20 +141,27 @@ class Plan:
             self._put(node, number, own)
         self._fill(touched)
 
-    def guests(self, number: int) -> Indices:
-        """Return how many pods of a class each node is to take in."""
-        home = np.where(self.leaving, 0, self.model.present[:, number])
-        guests: Indices = self.present[:, number] - home
-        return guests
+    def _guests(self, number: int) -> tuple[Indices, Counts]:
+        """Return the nodes that are to take in pods of a class, and how many each of them."""
+        column = self.present[:, number]
+        hosts = np.flatnonzero(column)
+        at_home = np.where(self.leaving[hosts], 0, self.model.present[hosts, number])
+        guests = column[hosts] - at_home
+        return hosts[guests > 0], guests[guests > 0]
 
     def _clear(self, node: int) -> None:
         """Take a node out, and all pods off it."""
-        counts = self.present[node].copy()
         self._journal.append((node, NOT_A_CLASS, 0))
         self.leaving[node] = True
         self.cost += float(self._evictions[node] - self.model.price[node])
-        for number in np.flatnonzero(counts).tolist():
-            self._put(node, number, -int(counts[number]))
+        some = np.flatnonzero(self.present[node])
+        counts = self.present[node, some]
+        self.free[node] += counts @ self.model.sizes[some]
+        self.present[node, some] = 0
+        self._journal += [
+            (node, number, -count)
+            for number, count in zip(some.tolist(), counts.tolist(), strict=True)
+        ]
 
     def _fill(self, into: Mask) -> None:
         """Bring pods that are to be bought for where there is room now, the dearest first."""
@@ -281,20 +291,29 @@ class Plan:
         These are of as few leaving nodes as can be, so that few of them depend on one another;
         `last` marks the nodes that had better not be among them.
         """
-        model = self.model
-        sources = model.present * self.leaving[:, None]
-        self._take_bought(sources, last)
+        model, going = self.model, np.flatnonzero(self.leaving)
+        sources = model.present[going]
+        self._take_bought(sources, last[going])
+        nodes, classes = np.nonzero(self.present)
+        at_home = np.where(self.leaving[nodes], 0, model.present[nodes, classes])
+        guests = (self.present[nodes, classes] - at_home).tolist()
+        hosts_of: defaultdict[int, list[str]] = defaultdict(list)
+        for node, number, many in zip(nodes.tolist(), classes.tolist(), guests, strict=True):
+            if many > 0:
+                hosts_of[number] += [model.names[node]] * many
         homes_of: dict[str, str] = {}
-        for number in np.flatnonzero(model.present[self.leaving].sum(axis=0)).tolist():
-            guests = self.guests(number)
-            homes = iter(np.repeat(np.arange(len(guests)), np.maximum(guests, 0)).tolist())
-            for node in np.flatnonzero(sources[:, number]).tolist():
-                for pod in model.pods[node, number][: int(sources[node, number])]:
-                    homes_of[pod.key] = model.names[next(homes)]
+        places, classes = np.nonzero(sources)
+        by_class = np.argsort(classes, kind="stable")
+        nodes, counts = going[places], sources[places, classes]
+        for number, pairs in groupby(by_class.tolist(), classes.tolist().__getitem__):
+            hosts = iter(hosts_of[number])
+            for pair in pairs:
+                for pod in model.pods[int(nodes[pair]), number][: int(counts[pair])]:
+                    homes_of[pod.key] = next(hosts)
         return homes_of
 
-    def _take_bought(self, sources: Indices, last: Mask) -> None:
-        """Take the pods that are bought for out of those that leave (nodes × classes)."""
+    def _take_bought(self, sources: Counts, last: Mask) -> None:
+        """Take the pods that are bought for out of those that leave (leaving nodes × classes)."""
         some = np.flatnonzero(self.bought)
         wanted, worth = self.bought[some], self._worth[some]
         for among in (~last, last):
@@ -321,7 +340,8 @@ class Plan:
         nodes = nodes[model.takes[nodes] & model.allowed[nodes, number]]
         while count:
             many = self._fitting(number, nodes)
-            nodes, many = nodes[many > 0], many[many > 0]
+            some = np.flatnonzero(many)
+            nodes, many = nodes[some], many[some]
             at_once = count
             if model.rules[number] and len(nodes):
                 most, at_once = self._most(number, nodes)
@@ -329,7 +349,9 @@ class Plan:
             if not many.any():
                 return count
             # Where room is cheap; among equals, where least is left of it.
-            rest = ((self.free[nodes] - size) / self._scale).sum(axis=1)
+            free, rest = self.free[nodes], np.zeros(len(nodes))
+            for resource, amount in enumerate(size.tolist()):
+                rest += (free[:, resource] - amount) / self._scale[resource]
             dear = self._room_price[nodes] @ size + 1e-4 * rest
             dear[many <= 0] = np.inf
             left = min(count, at_once)
@@ -344,28 +366,30 @@ class Plan:
 
     def _cheapest(self, dear: Vector, many: Indices, count: int) -> list[int]:
         """Return the nodes to fill, in order, that together have room for so many."""
-        best = int(dear.argmin())
-        if many[best] >= count:
-            return [best]
+        if count <= A_FEW:
+            some: list[int] = []
+            while count > 0 and np.isfinite(dear[best := int(dear.argmin())]):
+                some.append(best)
+                count -= int(many[best])
+                dear[best] = np.inf
+            return some
         order = np.argsort(dear, kind="stable")
         order = order[many[order] > 0]
         enough = int(np.searchsorted(np.cumsum(many[order]), count)) + 1
-        some: list[int] = order[:enough].tolist()
-        return some
+        return [int(place) for place in order[:enough]]
 
     def _fitting(self, number: int, nodes: Indices) -> Indices:
         """Return how many pods of a class nodes have room for."""
-        size = self.model.sizes[number]
-        asked = np.flatnonzero(size)
-        if not len(asked):
-            return np.full(len(nodes), ENDLESS, dtype=np.int64)
-        free = self.free[nodes]
-        many = free[:, asked[0]] / size[asked[0]]
-        for resource in asked[1:].tolist():
-            np.minimum(many, free[:, resource] / size[resource], out=many)
-        whole: Indices = np.maximum(np.floor(many + 1e-9), 0.0).astype(np.int64)
-        whole[(free < 0).any(axis=1)] = 0
-        return whole
+        free, size = self.free[nodes], self.model.sizes[number].tolist()
+        many = np.full(len(nodes), float(ENDLESS))
+        for resource, amount in enumerate(size):
+            if amount:
+                np.minimum(many, free[:, resource] / amount, out=many)
+        many = np.maximum(np.floor(many + 1e-9), 0.0)
+        for resource, amount in enumerate(size):
+            if not amount:
+                many[free[:, resource] < 0] = 0.0
+        return many.astype(np.int64)
 
     def _most(self, number: int, nodes: Indices) -> tuple[Indices, int]:
         """Return how many more pods of a class rules let each of these nodes have, and how many

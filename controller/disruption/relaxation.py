@@ -129,7 +129,8 @@ class _Program:
         self._first_group_row = len(self._total)
         self._first_limit_row = self._first_group_row + groups * resources
         self._candidates = candidate
-        nodes, classes = np.nonzero(model.present[candidate])
+        present = model.present[candidate]
+        nodes, classes = np.nonzero(present)
         of_group = self._first_group_row + self._group[candidate, None] * resources
         every, limits = np.arange(len(candidate)), np.arange(len(self._limited))
         self._add(
@@ -146,7 +147,7 @@ class _Program:
                 np.tile(self._first_limit_row + limits, len(candidate)),
             ),
             (
-                model.present[candidate][nodes, classes].astype(np.float64),
+                present[nodes, classes].astype(np.float64),
                 -self._free[candidate].reshape(-1),
                 -self._places[candidate].reshape(-1),
             ),

@@ -11,6 +11,8 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int32]
+"""Of large arrays of small numbers, which are read from end to end: half as much to read."""
 
 
 def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
