@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 import numpy as np
 
@@ -294,8 +295,7 @@ class _Search:
         }
         self._balance = balance.Totals.of(problem)
         self._unbalanced: list[Group] = []
-        self._alone: Plan | None = None
-        self._worth: dict[str, float] = {}
+        self._seen: tuple[ClusterModel, Vector, RelaxedPlan] | None = None
         self._model = None if expired() else with_lasting_homes(problem, simulation, self._open)
 
     @classmethod
@@ -319,7 +319,7 @@ class _Search:
             ways.append(replace(model, worth_new=np.where(buyable, model.worth_new, np.inf)))
         freest = ways[-1]
         relaxation = relaxed(freest, evictions)
-        self._explain_by(freest, evictions, relaxation)
+        self._seen = freest, evictions, relaxation
         plans: list[_ConfirmedPlan] = []
         is_large = len(model.names) > MANY_NODES
         for way in reversed(ways) if is_large else ways:
@@ -452,12 +452,18 @@ class _Search:
             going = left
         return []
 
-    def _explain_by(self, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan) -> None:
-        """Keep what says of a node that stays what its own removal would come to."""
-        self._alone = Plan(model, evictions, relaxation.room_price)
+    @cached_property
+    def _alone(self) -> tuple[Plan, Mapping[str, float]] | None:
+        """What says of a node that stays what its own removal would come to: a plan in which
+        everybody stays, and what the pods of each node are worth.
+        """
+        if self._seen is None:
+            return None
+        model, evictions, relaxation = self._seen
         anywhere = (self._model or model).worth_new * HOLES
-        values = np.minimum(relaxation.values, anywhere)
-        self._worth = dict(zip(model.names, (model.present @ values).tolist(), strict=True))
+        worth = model.present @ np.minimum(relaxation.values, anywhere)
+        plan = Plan(model, evictions, relaxation.room_price)
+        return plan, dict(zip(model.names, worth.tolist(), strict=True))
 
     def _confirmed_plan(
         self, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan
@@ -695,10 +701,11 @@ class _Search:
 
     def why_it_stays(self, candidate: Candidate) -> str:
         """Say what the node's own removal would come to."""
-        plan, moved = self._alone, len(candidate.moving)
-        if plan is None:
+        if self._alone is None:
             return NOWHERE
-        node, worth = plan.model.names.index(candidate.name), self._worth[candidate.name]
+        plan, worth_of = self._alone
+        node, worth = plan.model.places[candidate.name], worth_of[candidate.name]
+        moved = len(candidate.moving)
         if not plan.model.candidate[node]:
             return NOWHERE
         if worth >= candidate.price:

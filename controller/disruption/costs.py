@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import MappingProxyType
 
 from controller.apis import durations, labels
@@ -67,9 +68,11 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
     to three times as much, less as it grows older; one of a Job begins again, so that what it has
     done is paid for twice.
     """
+    if not settings.eviction_price:
+        return 0.0
     price = settings.eviction_price * max(eviction_cost(pod), 0.0)
     named = pod.metadata.annotations.get(labels.EVICTION_PRICE)
-    if named is not None and settings.eviction_price:
+    if named is not None:
         with suppress(ValueError):
             price = max(float(named), 0.0)
     started = pod.status.start_time
@@ -90,11 +93,12 @@ def beginnings(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str,
     for pod in pods:
         if is_daemon(pod):
             continue
-        owner = _owner(pod)
-        known = (since.get(owner), before.get(owner), pod.status.start_time)
-        moments = [moment for moment in known if moment is not None]
-        if moments:
-            since[owner] = min(moments)
+        owner, started = _owner(pod), pod.status.start_time
+        oldest = since.get(owner) or before.get(owner)
+        if oldest is None or (started is not None and started < oldest):
+            oldest = started
+        if oldest is not None:
+            since[owner] = oldest
     return since
 
 
@@ -111,21 +115,29 @@ class Lives:
 
     def __init__(
         self,
-        pods: Iterable[Pod],
+        pods: Sequence[Pod],
         settings: DisruptionSettings,
         now: datetime,
         begun: Mapping[str, datetime] = MappingProxyType({}),
     ) -> None:
         """Look at all pods that run; `begun` remembers workloads (see `beginnings`)."""
         self._settings, self._now = settings, now
-        running = [pod for pod in pods if pod.status.start_time is not None and not is_daemon(pod)]
-        self._since = beginnings(running, begun)
-        pods_of = Counter(map(_owner, running))
-        self._quiet_since = self._came_anew(pods_of, CHURN * pods_of.total())
+        self._pods, self._begun = pods, begun
         self._known_lives: dict[str, timedelta] = {}
 
-    def _came_anew(self, pods_of: Mapping[str, int], many: float) -> datetime | None:
-        """Return when the first of so many pods came, of the workloads that came last."""
+    @cached_property
+    def _running(self) -> Sequence[Pod]:
+        return [p for p in self._pods if p.status.start_time is not None and not is_daemon(p)]
+
+    @cached_property
+    def _since(self) -> Mapping[str, datetime]:
+        return beginnings(self._running, self._begun)
+
+    @cached_property
+    def _quiet_since(self) -> datetime | None:
+        """When the first of a tenth of all pods came, of the workloads that came last."""
+        pods_of = Counter(map(_owner, self._running))
+        many = CHURN * pods_of.total()
         for owner in sorted(pods_of, key=lambda owner: self._since[owner], reverse=True):
             many -= pods_of[owner]
             if many <= 0:

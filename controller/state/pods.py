@@ -20,7 +20,8 @@ def is_terminal(pod: Pod) -> bool:
 
 def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
     """Whether an object of this kind owns the pod."""
-    return (kind, api_version) in map(_KIND, pod.metadata.owner_references)
+    owners = pod.metadata.owner_references
+    return bool(owners) and (kind, api_version) in map(_KIND, owners)
 
 
 def controller_of(pod: Pod) -> str:
