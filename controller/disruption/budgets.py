@@ -151,6 +151,10 @@ class Budgets:
                 admitted.append(candidate)
         return admitted
 
+    def admissible(self, candidates: Iterable[Candidate]) -> frozenset[str]:
+        """Return the names of those that `admit` would let go; nothing is spent."""
+        return frozenset(candidate.name for candidate in self.copy().admit(candidates))
+
     def copy(self) -> Budgets:
         """Return the same, to be spent on trial."""
         left = {pool: dict(capacity) for pool, capacity in self.capacity.items()}

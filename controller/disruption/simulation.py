@@ -316,6 +316,11 @@ def names_of(some: Iterable[Group]) -> frozenset[str]:
     return frozenset(name for group in some for name in group.names)
 
 
+def homes_of(moves: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return the node of each pod, by its key, given the pods that come to each node."""
+    return {key: node for node, keys in moves.items() for key in keys}
+
+
 def joined(parts: Sequence[Group]) -> Group:
     """Return groups that go together, whatever each of them depends on, as one."""
     ordered = sorted(parts, key=lambda part: min(part.names))

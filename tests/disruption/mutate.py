@@ -128,7 +128,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a first step is not paid for",
-        f"{PURE}/consolidation.py",
+        f"{PURE}/rationing.py",
         "new.price * steps * (STEP / HOUR) < saved",
         "saved > 0.0",
     ),
@@ -158,7 +158,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what pods prefer costs nothing",
-        f"{PURE}/consolidation.py",
+        f"{PURE}/weighing.py",
         "            + (conceded.price_of(candidate) if conceded is not None else 0.0)\n",
         "",
     ),
