@@ -118,7 +118,7 @@ def propose(
         if has_tried and expired():
             break
         has_tried = True
-        departure = simulation.without({candidate.name}, with_buffers=True)
+        departure = simulation.without({candidate.name}, forced=True)
         if departure is None:
             blocked[candidate.name] = (
                 "it has drifted, and some of its pods would find no other place"

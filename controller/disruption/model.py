@@ -11,7 +11,7 @@ Axes: nodes, classes, resources, domains of a rule.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -141,9 +141,10 @@ def read_model(
     settings: Settings,
     catalog: Catalog,
     kinds: PodKinds | None = None,
+    closed: Collection[str] = (),
 ) -> ClusterModel | None:
     """Read a cluster, in which the pods of these candidates may move; None without such pods.
-    `kinds` is what is known of its pods from before.
+    `kinds` is what is known of its pods from before; `closed` nodes take no moved pods in.
     """
     moving = [(candidate.name, pod) for candidate in candidates for pod in candidate.moving]
     homes = {pod.key: (name, pod) for name, pod in moving}
@@ -155,7 +156,7 @@ def read_model(
         kinds=kinds,
         lifted=True,
     )
-    return _Reader(problem, candidates, homes).model() if problem.pods.classes else None
+    return _Reader(problem, candidates, homes, closed).model() if problem.pods.classes else None
 
 
 class _Reader:
@@ -166,8 +167,9 @@ class _Reader:
         problem: SchedulingProblem,
         candidates: Sequence[Candidate],
         homes: Mapping[str, tuple[str, Pod]],
+        closed: Collection[str],
     ) -> None:
-        self._problem, self._candidates = problem, candidates
+        self._problem, self._candidates, self._closed = problem, candidates, closed
         place = problem.nodes.place
         self._homes = {
             key: (place[name], pod) for key, (name, pod) in homes.items() if name in place
@@ -211,7 +213,10 @@ class _Reader:
         return ClusterModel(
             names=tuple(node.name for node in nodes.all),
             candidate=candidate,
-            takes=np.array([node.initialized for node in nodes.all], dtype=np.bool_),
+            takes=np.array(
+                [node.initialized and node.name not in self._closed for node in nodes.all],
+                dtype=np.bool_,
+            ),
             price=price,
             room=room,
             free=free,

@@ -1,7 +1,8 @@
 """What becomes of pods when nodes leave: the engine asked about the cluster without them.
 
 Pods that wait already, and those of nodes on their way out, are placed first: their room is
-theirs. Moved pods go to nodes that are initialized and stay, or to new ones.
+theirs. Moved pods go to nodes that are initialized and stay, or to new ones; who is moved to save
+goes to no node that is settling still.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from controller.apis.pods import Pod
 from controller.disruption.commands import Candidate
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.settling import settling
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.results import NewNode, Results
@@ -109,6 +111,7 @@ class Simulation:
         self.promised: frozenset[str] = NOBODY
         """Nodes whose room is meant for pods that wait."""
         self._snapshot = self._with_places(problem.snapshot, waiting)
+        self._settling = settling(problem)
         self._pods_by_node: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
             self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
@@ -118,15 +121,16 @@ class Simulation:
         """The cluster with the pods that wait bound where there is room for them."""
         return replace(self._problem, snapshot=self._snapshot)
 
-    def without(self, leaving: Collection[str], *, with_buffers: bool = False) -> Departure | None:
-        """Return where the engine would put the pods of leaving nodes, and if asked the room that
-        they keep for buffers; None when one of them would go nowhere.
+    def without(self, leaving: Collection[str], *, forced: bool = False) -> Departure | None:
+        """Return where the engine would put the pods of leaving nodes; None when one of them would
+        go nowhere. Nodes that are `forced` to leave take the room that they keep for buffers with
+        them, and their pods go to nodes that are settling, too.
         """
         gone = frozenset(leaving)
         kept = [pod for name in sorted(gone) for pod in self._buffered.get(name, ())]
         results = schedule(
-            [*self._moving(gone), *(kept if with_buffers else ())],
-            snapshot=self._world(gone),
+            [*self._moving(gone), *(kept if forced else ())],
+            snapshot=self._world(gone, closed=NOBODY if forced else self._settling),
             settings=self._problem.scheduling,
             catalog=self.catalog,
             expired=self._expired,
@@ -219,6 +223,7 @@ class Simulation:
             settings=self._problem.scheduling,
             catalog=self.catalog,
             kinds=self._kinds,
+            closed=self._settling,
         )
 
     def least_cost(self, names: Collection[str]) -> float:
@@ -234,9 +239,10 @@ class Simulation:
     def _moving(self, names: Collection[str]) -> list[Pod]:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
 
-    def _world(self, gone: frozenset[str]) -> Snapshot:
+    def _world(self, gone: frozenset[str], closed: Collection[str] = NOBODY) -> Snapshot:
+        """Return the world without some nodes, in which those that are closed take nobody in."""
         nodes = tuple(
-            node if node.initialized else replace(node, deleting=True)
+            node if node.initialized and node.name not in closed else replace(node, deleting=True)
             for node in self._snapshot.nodes
             if node.name not in gone
         )

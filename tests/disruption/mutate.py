@@ -117,8 +117,14 @@ MUTATIONS = (
     Mutation(
         "pods are sent to nodes that are still starting",
         f"{PURE}/model.py",
-        "takes=np.array([node.initialized for node in nodes.all], dtype=np.bool_)",
-        "takes=np.ones(len(nodes), dtype=np.bool_)",
+        "[node.initialized and node.name not in self._closed for node in nodes.all]",
+        "[node.name not in self._closed for node in nodes.all]",
+    ),
+    Mutation(
+        "pods are moved to nodes where one has just come",
+        f"{PURE}/simulation.py",
+        "closed=self._settling,",
+        "closed=NOBODY,",
     ),
     Mutation(
         "pods that last move to where Jobs are about to end",

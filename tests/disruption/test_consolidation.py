@@ -188,6 +188,54 @@ def test_a_node_whose_pods_changed_lately_stays() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ago", "names"),
+    [
+        pytest.param(timedelta(minutes=1), [], id="a pod came a minute ago"),
+        pytest.param(timedelta(minutes=6), ["a"], id="it is quiet"),
+        pytest.param(timedelta(minutes=-6), ["a"], id="a clock ran ahead"),
+    ],
+)
+@pytest.mark.parametrize("intricate", [False, True], ids=["by arrays", "by the engine"])
+def test_no_pod_is_moved_to_save_to_a_node_where_one_has_just_come(
+    ago: timedelta, names: list[str], *, intricate: bool
+) -> None:
+    cluster = settling(ago)
+    if intricate:  # It wants to be near those that are on the other node.
+        cluster["pods"][0]["spec"]["affinity"] = {
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {}, "topologyKey": HOSTNAME}
+                ]
+            }
+        }
+
+    assert [name for command in decided(cluster).commands for name in command.names] == names
+
+
+def test_pods_of_a_drifted_node_go_also_to_where_one_has_just_come() -> None:
+    cluster = settling(timedelta(minutes=1))
+    cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
+
+    (command,) = decided(cluster).commands
+    assert (command.reason, command.names) == (Reason.DRIFTED, {"a"})
+    assert not command.replacements
+
+
+def settling(ago: timedelta) -> dict[str, Any]:
+    """Return a node that could go, and one to which a pod has come so long ago."""
+    cluster = world(
+        ("a", "small", pods("a", 1)),
+        ("b", "small", pods("b", 2)),
+        pools=[pool(consolidateAfter="5m")],
+    )
+    cluster["nodeClaims"][1]["status"] |= {
+        "conditions": conditions(("Launched", "Registered", "Initialized")),
+        "lastPodEventTime": (NOW - ago).isoformat(),
+    }
+    return cluster
+
+
+@pytest.mark.parametrize(
     ("ends", "waits"),
     [
         pytest.param(timedelta(seconds=30), True, id="in a moment"),

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 
 from controller.apis import conditions, durations, labels
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
-from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
+from controller.apis.nodeclaim import CONSOLIDATABLE, NodeClaim
 from controller.apis.nodepool import NodePool
 from controller.apiserver.port import ApiServer
+from controller.disruption.settling import quiet_since
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
@@ -53,16 +54,13 @@ class Consolidatable:
 
     def _quiet_time_left(self, claim: NodeClaim, pool: NodePool | None) -> timedelta | None:
         """Return what is left of consolidateAfter; None when it can never be over."""
-        initialized = conditions.find(claim.status.conditions, INITIALIZED)
-        if pool is None or initialized is None or not initialized.is_true:
+        since = quiet_since(claim)
+        if pool is None or since is None:
             return None
         wait = durations.parse(pool.spec.disruption.consolidate_after)
         if wait is None and _is_unused(claim):
             wait = UNUSED
         if wait is None:
-            return None
-        since = claim.status.last_pod_event_time or initialized.last_transition_time
-        if since is None:
             return None
         now = self.clock()
         return self._past(claim.metadata.name, since, now) + wait - now
