@@ -217,7 +217,8 @@ def test_pods_of_a_drifted_node_go_also_to_where_one_has_just_come() -> None:
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
 
     (command,) = decided(cluster).commands
-    assert (command.reason, command.names) == (Reason.DRIFTED, {"a"})
+    assert command.reason is Reason.DRIFTED
+    assert command.names == {"a"}
     assert not command.replacements
 
 
