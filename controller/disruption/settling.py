@@ -1,15 +1,16 @@
 """Which nodes are settling still: pods, or the node itself, came less than `consolidateAfter` ago.
 
 No pod is moved there to save: who has just come may go again, and whoever is moved there sets the
-node's own clock back.
+node's own clock back. What was made in the place of other nodes is open: of a plan that is carried
+out in steps the pods of some of those nodes are to follow.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, durations
-from controller.apis.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis import conditions, durations, labels
+from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
 from controller.disruption.problem import DisruptionProblem
 
 
@@ -33,6 +34,8 @@ def settling(problem: DisruptionProblem) -> frozenset[str]:
         state.name
         for state in problem.snapshot.nodes
         if state.claim is not None
+        and not conditions.is_true(state.claim.status.conditions, CONSOLIDATABLE)
+        and labels.REPLACES not in state.claim.metadata.annotations
         and (wait := waits.get(state.node_pool))
         and (since := quiet_since(state.claim)) is not None
         # A clock that ran ahead has written what is still to come: nothing to wait for.

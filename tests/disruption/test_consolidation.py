@@ -18,6 +18,7 @@ from controller.disruption.methods import confirm, decide
 from controller.disruption.modes import Mode
 from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
 from controller.disruption.proposals import spec_of
+from controller.disruption.settling import settling
 from controller.offline.world import load
 from controller.scheduling.pods.kinds import PodKinds
 from tests.disruption.clusters import conditions, node_and_claim, underused
@@ -199,7 +200,7 @@ def test_a_node_whose_pods_changed_lately_stays() -> None:
 def test_no_pod_is_moved_to_save_to_a_node_where_one_has_just_come(
     ago: timedelta, names: list[str], *, intricate: bool
 ) -> None:
-    cluster = settling(ago)
+    cluster = where_a_pod_came(ago)
     if intricate:  # It wants to be near those that are on the other node.
         cluster["pods"][0]["spec"]["affinity"] = {
             "podAffinity": {
@@ -213,7 +214,7 @@ def test_no_pod_is_moved_to_save_to_a_node_where_one_has_just_come(
 
 
 def test_pods_of_a_drifted_node_go_also_to_where_one_has_just_come() -> None:
-    cluster = settling(timedelta(minutes=1))
+    cluster = where_a_pod_came(timedelta(minutes=1))
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
 
     (command,) = decided(cluster).commands
@@ -222,7 +223,15 @@ def test_pods_of_a_drifted_node_go_also_to_where_one_has_just_come() -> None:
     assert not command.replacements
 
 
-def settling(ago: timedelta) -> dict[str, Any]:
+def test_the_next_step_of_a_plan_follows_at_once_to_what_the_first_has_made() -> None:
+    cluster = where_a_pod_came(timedelta(minutes=1))
+    cluster["nodeClaims"][1]["metadata"]["annotations"] = {"joiner.dev/replaces": "a,gone"}
+
+    (command,) = decided(cluster).commands
+    assert command.names == {"a"}
+
+
+def where_a_pod_came(ago: timedelta) -> dict[str, Any]:
     """Return a node that could go, and one to which a pod has come so long ago."""
     cluster = world(
         ("a", "small", pods("a", 1)),
@@ -945,6 +954,19 @@ def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> Non
         member.key for member in current.snapshot.pods if member.spec.node_name in there
     } == keys
     assert cost(current) < cost(start)
+
+
+def test_what_is_applied_offline_is_quiet_before_the_next_look() -> None:
+    cluster = world(
+        *((f"n{n}", "large", pods(f"n{n}", 1)) for n in range(3)),
+        pools=[pool(consolidateAfter="5m")],
+    )
+    start = problem(cluster)
+    (command,) = decide(start).commands
+    after = applied(start, [(command, [f"new-{n}" for n, _ in enumerate(command.replacements)])])
+
+    assert {node.name for node in after.snapshot.nodes} == {"new-0"}
+    assert not settling(after)
 
 
 def test_the_same_cluster_gets_the_same_answer() -> None:
