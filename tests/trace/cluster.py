@@ -283,8 +283,9 @@ class Cluster:
 
     # Machines.
 
-    def launch(self, new: NewNode) -> Machine:
-        """Buy the cheapest machine that a new node may be; it is not up yet.
+    def launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Machine:
+        """Buy the cheapest machine that a new node may be; it is not up yet. Its claim says which
+        nodes it `replaces`, as a controller's does.
 
         Raises:
             ValueError: nothing that it may be can be had.
@@ -294,6 +295,11 @@ class Cluster:
         pool = self.node_pools[new.node_pool]
         name = f"node-{self.made:05d}"
         state = launched(name, new, pool, self.offer(), moment(self.now))
+        if (replaced := sorted(replaces)) and state.claim is not None:
+            told = {**state.claim.metadata.annotations, labels.REPLACES: ",".join(replaced)}
+            metadata = msgspec.structs.replace(state.claim.metadata, annotations=told)
+            claim = msgspec.structs.replace(state.claim, metadata=metadata)
+            state = replace(state, claim=claim)
         carried = state.labels
         market = (
             carried[labels.INSTANCE_TYPE], carried[labels.ZONE], carried[labels.CAPACITY_TYPE]

@@ -450,9 +450,9 @@ class Simulator:
     def _placed_of(self, moving: Iterable[str]) -> dict[str, str]:
         return {key: self._placed[key] for key in moving if key in self._placed}
 
-    def _launch(self, new: NewNode) -> Machine | None:
+    def _launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Machine | None:
         try:
-            machine = self.cluster.launch(new)
+            machine = self.cluster.launch(new, replaces)
         except ValueError:
             return None  # what it may be is sold out by now
         self.after(NODE_START, lambda: self._opens(machine))
@@ -550,7 +550,7 @@ class Simulator:
         leaving = [one for one in machines if one is not None and one.open]
         if len(leaving) < len(move.nodes):
             return False
-        heirs = [self._launch(new) for new in move.replacements]
+        heirs = [self._launch(new, move.nodes) for new in move.replacements]
         bought = [one for one in heirs if one is not None]
         if len(bought) < len(heirs):
             for one in bought:
