@@ -61,17 +61,18 @@ def cost_of_left_over(
 
 
 def _homes(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:
-    """Return the nodes that are to take in pods that moved, with only these."""
+    """Return the nodes that are to take in pods that moved, with only these; those of nobody's, and
+    of NodePools that have gone, are left out.
+    """
     pods: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in after.snapshot.pods:
         if pod.key in moved:
             pods[pod.spec.node_name].append(pod)
     return [
-        Candidate(
-            state.node, state.claim, after.node_pools[state.node_pool], tuple(pods[state.name])
-        )
+        Candidate(state.node, state.claim, pool, tuple(pods[state.name]))
         for state in after.snapshot.nodes
         if state.name in pods and state.node is not None and state.claim is not None
+        if (pool := after.node_pools.get(state.node_pool)) is not None
     ]
 
 

@@ -10,7 +10,7 @@ their way may be sent elsewhere for nothing: they move once, whatever the plan c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
 import numpy as np
@@ -189,9 +189,12 @@ class Plan:
         self.free[node] -= self.model.sizes[number] * count
         self._journal.append((node, number, count))
 
-    def clear(self, node: int) -> None:
-        """Let a node go, and leave it open where its pods go."""
-        self._clear(node)
+    def empty(self, names: Collection[str]) -> None:
+        """Let nodes go that have not gone yet, and leave it open where their pods go."""
+        for name in names:
+            place = self.model.places.get(name)
+            if place is not None and not self.leaving[place]:
+                self._clear(place)
 
     def place(self, number: int, count: int, node: int) -> int:
         """Put pods of a class on a node; return how many it cannot take."""
@@ -404,11 +407,9 @@ class Plan:
             if rule.is_local:
                 most = np.minimum(most, self._admitted_locally(rule, own, nodes))
                 continue
-            where = rule.domain[nodes]
-            most = np.minimum(most, np.where(where >= 0, self._admitted(rule, own)[where], 0))
+            most = np.minimum(most, _on_nodes(self._admitted(rule, own), rule.domain[nodes]))
         for rule in rules.repelling:
-            where = rule.domain[nodes]
-            most[(where >= 0) & (rule.stated(self.present)[where] > 0)] = 0
+            most[_on_nodes(rule.stated(self.present), rule.domain[nodes]) > 0] = 0
         return most, at_once
 
     def _admitted_locally(self, rule: Rule, own: bool, nodes: Indices) -> Indices:
@@ -433,6 +434,16 @@ class Plan:
             least = float(counts[rule.universe].min())
         spare = group.max_skew + least - counts
         return _spared(spare, own)
+
+
+def _on_nodes(values: Vector | Indices, domain: Indices) -> Indices:
+    """Return on each node the value of its domain, 0 where it is in none: there may be no domain at
+    all.
+    """
+    there = np.zeros(len(domain), dtype=np.int64)
+    known = domain >= 0
+    there[known] = values[domain[known]]
+    return there
 
 
 def _spared(spare: Vector, own: bool) -> Indices:

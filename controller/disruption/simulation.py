@@ -213,6 +213,10 @@ class Simulation:
         there = [bound(pod, homes[pod.key]) for pod in moved]
         return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
+    def mind_others(self, leaving: Collection[str], keys: Collection[str]) -> bool:
+        """Whether one of these pods of leaving nodes, by their keys, says anything of others."""
+        return any(pod.key in keys and _states_rules(pod) for pod in self._moving(leaving))
+
     def model(self, names: Collection[str]) -> ClusterModel | None:
         """Return the cluster as arrays, in which the pods of these candidates may move; None when
         they have none.

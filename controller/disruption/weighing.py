@@ -120,9 +120,7 @@ class Weighing:
             return None
         nodes, resources = self.model.room.shape
         plan = Plan(self.model, np.zeros(nodes), np.zeros((nodes, resources)))
-        for place, name in enumerate(self.model.names):
-            if name in leaving:
-                plan.clear(place)
+        plan.empty(leaving)
         return plan
 
     def command(self, group: Group) -> Command:

@@ -462,18 +462,20 @@ def test_moved_pods_do_not_go_to_nodes_that_are_still_starting() -> None:
     assert not decided(cluster).commands
 
 
-@pytest.mark.parametrize(("max_skew", "goes"), [(1, False), (2, True)])
-def test_pods_stay_as_evenly_spread_over_zones_as_they_need(max_skew: int, goes: bool) -> None:
+def level(max_skew: int = 1) -> dict[str, Any]:
+    """Return what pods have that must lie level over zones."""
     spread = {
         "maxSkew": max_skew,
         "topologyKey": "topology.kubernetes.io/zone",
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "web"}},
     }
-    web = [
-        pod(name, cpu=400, memory=256, labels={"app": "web"}, topologySpreadConstraints=[spread])
-        for name in ("web-0", "web-1")
-    ]
+    return {"labels": {"app": "web"}, "topologySpreadConstraints": [spread]}
+
+
+@pytest.mark.parametrize(("max_skew", "goes"), [(1, False), (2, True)])
+def test_pods_stay_as_evenly_spread_over_zones_as_they_need(max_skew: int, goes: bool) -> None:
+    web = [pod(name, cpu=400, memory=256, **level(max_skew)) for name in ("web-0", "web-1")]
     both = instance_type(
         "small",
         cpu=2,
@@ -491,13 +493,7 @@ def crossing(budget: str = "100%") -> dict[str, Any]:
     """Return two nodes, each with two pods that only a node of the other's zone has room for, and
     that must stay level over zones: they may cross as long as the others do.
     """
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "topology.kubernetes.io/zone",
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app": "web"}},
-    }
-    web: dict[str, Any] = {"labels": {"app": "web"}, "topologySpreadConstraints": [spread]}
+    web = level()
     kept = {"karpenter.sh/do-not-disrupt": "true"}
     busy = [pod("computes", cpu=1700, memory=256), pod("remembers", cpu=100, memory=7168)]
     for one in busy:
@@ -550,6 +546,92 @@ def test_nodes_that_were_to_go_together_both_stay_when_one_may_not_go(what: str)
 
     assert not confirmed.commands
     assert confirmed.rejected.keys() == {"a", "b"}
+
+
+def test_a_node_goes_when_its_pods_may_come_while_the_others_still_run() -> None:
+    kept = [pod("computes", cpu=1400, memory=256), pod("remembers", cpu=100, memory=6656)]
+    counted = [pod(f"kept-{n}", cpu=10, memory=16, **level()) for n in range(2)]
+    for one in (*kept, *counted):
+        one["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    cluster = world(
+        ("1", "small", [pod("remains", cpu=50, memory=2048, **level())]),
+        ("2", "small", [pod("crosses", cpu=600, memory=256, **level())]),
+        ("level", "small", [kept[0], counted[0]]),
+        ("lower", "small", [kept[1], counted[1]]),
+        instanceTypes=[
+            instance_type(
+                "small",
+                cpu=2,
+                memory_gib=8,
+                pods=29,
+                offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
+            )
+        ],
+    )
+    for node in cluster["nodes"][:3]:
+        node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+
+    commands = decided(cluster).commands
+
+    assert [command.names for command in commands] == [{"2"}, {"1"}]
+
+
+@pytest.mark.parametrize("names", [("web-0", "web-1"), ("web-1", "web-0")])
+def test_what_is_bought_for_a_node_suits_its_pods_while_others_are_held_back(
+    names: tuple[str, str],
+) -> None:
+    prices = {ZONE: 0.1, "zone-b": 0.3}
+    kinds = [
+        instance_type(
+            name,
+            cpu=cpu,
+            memory_gib=4 * cpu,
+            pods=29,
+            offerings=[offering(zone, "on-demand", share * prices[zone]) for zone in prices],
+        )
+        for name, cpu, share in (("small", 2, 1), ("large", 8, 10))
+    ]
+    a, b = (pod(name, cpu=400, memory=256, **level()) for name in names)
+    cluster = world(
+        ("a", "large", [a]),
+        ("b", "large", [b]),
+        pools=[pool(budgets=[{"nodes": "1"}])],
+        instanceTypes=kinds,
+    )
+    cluster["nodes"][1]["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+
+    (command,) = decided(cluster).commands
+
+    (new,) = command.replacements
+    (zone,) = (term.values for term in new.requirements if term.key.endswith("/zone"))
+    assert command.names == {"b"}
+    assert zone == ["zone-b"]
+
+
+def test_rules_over_a_label_that_no_node_has_are_no_obstacle_to_a_look() -> None:
+    web = level()
+    web["topologySpreadConstraints"][0]["topologyKey"] = "example.com/rack"
+    cluster = world(
+        ("racked", "small", [pod("web", cpu=400, memory=256, **web)]),
+        ("a", "small", pods("a", 1)),
+        ("b", "small", pods("b", 3)),
+    )
+
+    decision = decided(cluster)
+
+    assert going(decision) == {"a"}
+
+
+def test_pods_may_move_to_a_node_whose_pool_has_gone() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("orphan", "small", pods("b", 3)))
+    orphan = cluster["nodes"][1]["metadata"], cluster["nodeClaims"][1]["metadata"]
+    for metadata in orphan:
+        metadata["labels"]["karpenter.sh/nodepool"] = "gone"
+
+    (command,) = decided(cluster, DisruptionSettings()).commands
+
+    assert command.names == {"a"}
+    assert command.moves == {"orphan": ("default/a-0",)}
 
 
 def test_spot_is_not_replaced_by_spot_unless_the_gate_is_on() -> None:
