@@ -33,6 +33,8 @@ PLACES = (labels.ZONE, labels.CAPACITY_TYPE)
 """Where and how a type is sold."""
 
 
+OUT_OF_REACH = "its volumes cannot be reached from where it may run"
+
 TOO_FEW_TYPES = "the types that hold these pods are fewer than minValues asks"
 
 
@@ -235,7 +237,10 @@ class PlacementCauses:
             impossible = (*self._devices.causes(pending.pod_class.device_requests), *impossible)
         if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
             return impossible
+        eligibility = pending.eligibility
+        is_torn = not eligibility.eligible.any() and eligibility.own_eligible.any()
         causes = (
+            *((OUT_OF_REACH,) if is_torn and pending.pod_class.device_requests is None else ()),
             *self._taken_ports(pending),
             *self.spent_limits(pending, left),
             *unmet_topology(pending.owned, pending.counted, self._tallies),

@@ -251,6 +251,8 @@ def _asked_variants(
     ]
     asked = [alternative for alternative, _ in asking]
     for _, constraints in firsts:
+        # What a pod asks for without its volumes and devices says whom a spread counts.
+        asked.extend(constraints.strict)
         asked.extend(
             read(term.preference.match_expressions) for term in constraints.preferred_nodes
         )

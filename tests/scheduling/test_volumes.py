@@ -73,6 +73,20 @@ def test_a_pod_follows_its_bound_volume_into_the_zone() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
+def test_a_pod_that_may_not_run_where_its_volume_lies_is_told_so() -> None:
+    snapshot = make_snapshot(
+        make_nodepool(),
+        persistent_volumes=(_volume("v", "zone-b"),),
+        persistent_volume_claims=(_claim("data", volumeName="v"),),
+    )
+    torn = make_pod("torn", claims=["data"], node_selector={labels.ZONE: "zone-a"})
+
+    results = schedule_on(snapshot, [torn, make_pod("web")])
+
+    assert len(results.new_nodes) == 1
+    expect_unschedulable(results, torn, "its volumes cannot be reached from where it may run")
+
+
 def test_a_storage_class_leaves_the_zones_it_allows() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
