@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -34,6 +34,8 @@ from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 
+TypesByPool = Mapping[str, tuple[InstanceType, ...]]
+
 
 def applied(
     problem: DisruptionProblem, commands: Iterable[tuple[Command, Sequence[str]]]
@@ -46,6 +48,7 @@ def applied(
     (`karpenter.sh/do-not-disrupt: 1h`) protects it again once it has moved; everything else settles
     before the next look.
     """
+    snapshot, types = problem.snapshot, problem.snapshot.instance_types
     gone: set[str] = set()
     place: dict[str, str] = {}
     made: list[StateNode] = []
@@ -54,17 +57,20 @@ def applied(
         place |= {key: name for name, keys in command.moves.items() for key in keys}
         for name, new in zip(names, command.replacements, strict=True):
             pool = problem.node_pools[new.node_pool]
-            types = problem.snapshot.instance_types[new.node_pool]
-            made.append(launched(name, new, pool, types, problem.now))
+            made.append(launched(name, new, pool, types[new.node_pool], problem.now))
+            types = _with_left(types, made[-1], -1)
             place |= dict.fromkeys(new.pods, name)
-    snapshot = problem.snapshot
+    for node in snapshot.nodes:
+        if node.name in gone:
+            types = _with_left(types, node, 1)
     pods = tuple(
         _restarted(bound(pod, place[pod.key]), problem.now) if pod.key in place else pod
         for pod in snapshot.pods
         if pod.key in place or pod.spec.node_name not in gone
     )
     nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
-    after = replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
+    there = replace(snapshot, nodes=nodes, pods=pods, instance_types=types)
+    after = replace(problem, snapshot=there)
     adrift = [
         bound(pod, "")
         for pod in snapshot.pods
@@ -73,12 +79,36 @@ def applied(
     return _settled(after, adrift) if adrift else after
 
 
+def _with_left(types: TypesByPool, node: StateNode, more: int) -> TypesByPool:
+    """Return the types with so many more instances left in the capacity reservation that a node is
+    of, if it is of any.
+    """
+    reservation = node.labels.get(labels.RESERVATION_ID)
+    if reservation is None:
+        return types
+
+    def counted(offering: Offering) -> Offering:
+        if offering.requirements.get(labels.RESERVATION_ID) != reservation:
+            return offering
+        left = max(offering.reservation_capacity + more, 0)
+        return replace(offering, reservation_capacity=left, available=left > 0)
+
+    return {
+        pool: tuple(replace(kind, offerings=tuple(map(counted, kind.offerings))) for kind in seen)
+        for pool, seen in types.items()
+    }
+
+
 def _settled(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:
     """Return the cluster with pods that nobody had a place for (those of pools of fixed size, whose
-    heirs are made for no pod in particular) where there is room for them; the others wait.
+    heirs are made for no pod in particular) where there is room for them now; the others wait.
     """
     snapshot = problem.snapshot
-    results = schedule(adrift, snapshot=snapshot, settings=problem.scheduling)
+    up = tuple(
+        node if node.initialized else replace(node, deleting=True) for node in snapshot.nodes
+    )
+    there = replace(snapshot, nodes=up, node_pools=(), instance_types={})
+    results = schedule(adrift, snapshot=there, settings=problem.scheduling)
     place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
     settled = (
         _restarted(bound(pod, place[pod.key]), problem.now) for pod in adrift if pod.key in place

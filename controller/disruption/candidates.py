@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.apis import labels
@@ -89,23 +89,33 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
 
 def cost(problem: DisruptionProblem) -> float:
     """Return what all nodes cost whose price is known, in $/h."""
+    return sum(map(prices(problem), problem.snapshot.nodes))
+
+
+def prices(problem: DisruptionProblem) -> Callable[[StateNode], float]:
+    """Return what tells the price of a node in $/h, 0 where nobody knows it."""
     types = _types_by_name(problem)
-    return sum(_price(types, node) for node in problem.snapshot.nodes)
+    return lambda state: _price(types, state)
 
 
 Types = Mapping[str, Mapping[str, InstanceType]]
 
 
 def _types_by_name(problem: DisruptionProblem) -> Types:
-    """Return the types of each pool by their names."""
-    return {
+    """Return the types of each pool by their names. Under no name stand those of all: a node of a
+    pool that has gone, or of none, costs what it did.
+    """
+    seen = {
         pool: {instance_type.name: instance_type for instance_type in types}
         for pool, types in problem.snapshot.instance_types.items()
     }
+    every = {name: kind for types in seen.values() for name, kind in types.items()}
+    unseen: Types = {pool: {} for pool in problem.node_pools}
+    return {**unseen, **seen, "": every}
 
 
 def _price(types: Types, state: StateNode) -> float:
-    return node_price(state, types.get(state.node_pool, {})) or 0.0
+    return node_price(state, types.get(state.node_pool, types[""])) or 0.0
 
 
 def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controller.apis import conditions
 from controller.apis.nodeclaim import DRIFTED
 from controller.apis.nodepool import NodePool
-from controller.cloudprovider.compatibility import choices
+from controller.cloudprovider.compatibility import Choice, choices
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout, since
 from controller.disruption.simulation import NOBODY, Simulation
+from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import never
 from controller.scheduling.templating import templated
 
@@ -46,11 +47,13 @@ def replicated(
     other node of its pool, whatever runs on it. The budgets are spent.
     """
     room: dict[str, tuple[int, str]] = {}
+    heirs: dict[str, NewNode] = {}
     commands: list[Command] = []
     blocked: dict[str, str] = {}
     kept: set[str] = set()
     for candidate in _in_turn(candidates, static=True):
         if candidate.pool not in room:
+            heirs[candidate.pool] = heir(problem, candidate.node_pool)
             room[candidate.pool] = _room(problem, candidate.node_pool)
         room_left, why_none = room[candidate.pool]
         if room_left <= 0:
@@ -67,11 +70,15 @@ def replicated(
             continue
         rollout.begin(candidate)
         room[candidate.pool] = room_left - 1, why_none
-        heir = templated(candidate.node_pool)
-        moved = len(candidate.moving)
+        new = heirs[candidate.pool]
         commands.append(
             Command(
-                REASON, (candidate,), replacements=(heir,), evictions=moved, why=_why(candidate)
+                REASON,
+                (candidate,),
+                replacements=(new,),
+                saving=candidate.price - new.price,
+                evictions=len(candidate.moving),
+                why=_why(candidate),
             )
         )
     return Drifting(tuple(commands), blocked, frozenset(kept))
@@ -153,14 +160,28 @@ def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate
     )
 
 
+def heir(problem: DisruptionProblem, pool: NodePool) -> NewNode:
+    """Return what comes in the place of a node of a pool of fixed size, for what the cheapest of it
+    costs now.
+    """
+    new = templated(pool)
+    price = min((choice.price for choice in _launchable(problem, new)), default=0.0)
+    return replace(new, price=price)
+
+
+def _launchable(problem: DisruptionProblem, new: NewNode) -> list[Choice]:
+    """Return what a new node may be now."""
+    types = problem.snapshot.instance_types.get(new.node_pool, ())
+    return choices(types, new.requirements, {})
+
+
 def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
     """Return how many heirs a pool of fixed size may make now, and why no more."""
     name = pool.metadata.name
     ready = conditions.find(pool.status.conditions, "Ready")
     if ready is not None and not ready.is_true:
         return 0, f"NodePool {name} is not ready to make another"
-    types = problem.snapshot.instance_types.get(name, ())
-    if not choices(types, templated(pool).requirements, {}):
+    if not _launchable(problem, templated(pool)):
         return 0, f"nothing that NodePool {name} asks for can be had now"
     members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
     staying = sum(not node.deleting for node in members)

@@ -91,7 +91,7 @@ def explained(
         instance_type=state.labels.get(labels.INSTANCE_TYPE, ""),
         price=node_price(state, types),
         goes=goes,
-        why=why or _why_untouched(state, problem),
+        why=why or why_untouched(state, problem),
         pods=pods,
         alternative=None if results.unschedulable else results.cost,
         new_nodes=results.new_nodes,
@@ -144,7 +144,8 @@ def _command(decision: Decision, name: str) -> Command | None:
     return next((command for command in decision.commands if name in command.names), None)
 
 
-def _why_untouched(state: StateNode, problem: DisruptionProblem) -> str:
+def why_untouched(state: StateNode, problem: DisruptionProblem) -> str:
+    """Return why nobody asks whether a node may go."""
     if not state.managed:
         return "it is not Joiner's: no NodeClaim of an EC2NodeClass belongs to it"
     if state.deleting:

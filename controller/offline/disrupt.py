@@ -24,7 +24,9 @@ from controller.apis.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
-from controller.disruption.commands import Command
+from controller.disruption.commands import Command, Decision
+from controller.disruption.consolidation import LATER
+from controller.disruption.explanation import why_untouched
 from controller.disruption.methods import decide
 from controller.disruption.problem import UNCALM, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
@@ -214,10 +216,22 @@ def look(course: Course, seconds: float) -> bool:
     took = time.perf_counter() - began
     if decision.commands and not course.commands:
         course.first_command_seconds = course.seconds + took
-    course.blocked = decision.blocked
+    course.blocked = _explained(course.problem, decision)
     _carry_out(course, decision.commands)
     course.seconds += time.perf_counter() - began
     return bool(decision.commands)
+
+
+def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
+    """Return why each of Joiner's nodes stays, those too that nobody asked about."""
+    going = {name for command in decision.commands for name in command.names}
+    asked = candidates.standing(problem)
+    rest = {
+        state.name: LATER if state.name in asked else why_untouched(state, problem)
+        for state in problem.snapshot.nodes
+        if state.managed and state.node is not None and state.name not in going
+    }
+    return {**rest, **decision.blocked}
 
 
 def _carry_out(course: Course, commands: Sequence[Command]) -> None:
@@ -225,9 +239,48 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     first = sum(len(made) for _, made in course.commands)
     free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
     named = [(command, list(islice(free, len(command.replacements)))) for command in commands]
-    course.problem = _with_room_kept(applied(course.problem, named))
+    homeless = [one for one in named if _is_for_nobody(one[0])]
+    together = [one for one in named if not _is_for_nobody(one[0])]
+    later = {name for command, _ in homeless for name in command.names}
+    problem = applied(course.problem, together).without(later)
+    settled: list[tuple[Command, list[str]]] = []
+    for command, names in homeless:
+        problem = applied(problem, [(command, names)])
+        settled.append((_settled(command, names, problem), names))
+    course.problem = _with_room_kept(problem)
     there = {node.name: node for node in course.problem.snapshot.nodes}
-    course.commands += [(command, tuple(there[name] for name in names)) for command, names in named]
+    course.commands += [
+        (command, tuple(there[name] for name in names)) for command, names in together + settled
+    ]
+
+
+def _is_for_nobody(command: Command) -> bool:
+    """Whether heirs are made for no pod in particular, as in a pool of fixed size."""
+    return any(not new.instance_types for new in command.replacements)
+
+
+def _settled(command: Command, names: Sequence[str], after: DisruptionProblem) -> Command:
+    """Return a command whose heirs were made for nobody with what they came to cost, and where its
+    pods have found room.
+    """
+    made = {node.name: node for node in after.snapshot.nodes if node.name in names}
+    prices = candidates.prices(after)
+    at: dict[str, list[str]] = {}
+    moved = {pod.key for candidate in command.candidates for pod in candidate.moving}
+    for pod in after.snapshot.pods:
+        if pod.key in moved:
+            at.setdefault(pod.spec.node_name, []).append(pod.key)
+    heirs = tuple(
+        replace(new, price=prices(made[name]), pods=tuple(at.pop(name, ())))
+        for name, new in zip(names, command.replacements, strict=True)
+    )
+    price = sum(candidate.price for candidate in command.candidates)
+    return replace(
+        command,
+        replacements=heirs,
+        moves={name: tuple(keys) for name, keys in at.items()},
+        saving=price - sum(new.price for new in heirs),
+    )
 
 
 def answer(course: Course) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _stated(row: InstanceTypeRow) -> InstanceType:
             Offering(
                 offering.requirements,
                 offering.price,
-                offering.available,
+                offering.available and not _is_spent(offering),
                 offering.reservation_capacity,
             )
             for offering in row.offerings
@@ -142,6 +142,11 @@ def _stated(row: InstanceTypeRow) -> InstanceType:
         overhead=parsed(row.overhead),
         dynamic_resources=row.dynamic_resources,
     )
+
+
+def _is_spent(offering: OfferingRow) -> bool:
+    reserved = offering.requirements.get(labels.CAPACITY_TYPE) == labels.RESERVED
+    return reserved and not offering.reservation_capacity
 
 
 def from_file(rows: object) -> Types:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from controller.__main__ import main
-from tests.disruption.test_consolidation import pods, world
-from tests.parity.worlds import HOSTNAME, pod
+from tests.disruption.clusters import conditions
+from tests.disruption.test_consolidation import ZONE, pods, pool, world
+from tests.parity.worlds import HOSTNAME, offering, pod
 
 
 @pytest.fixture
@@ -122,6 +123,105 @@ def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
     assert [node["instanceType"] for node in command["newNodes"]] == ["small"]
     costs = (answer[key] for key in ("costBefore", "costAfter", "lowerBound"))
     assert list(costs) == pytest.approx([0.6, 0.6, 0.6])
+
+
+def test_heirs_in_a_pool_of_fixed_size_are_priced_and_their_pods_have_places(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, after = json.loads(file.read_text()), tmp_path / "after.json"
+    cluster["nodePools"][0]["spec"]["replicas"] = 3
+    kept = {"karpenter.sh/do-not-disrupt": "true"}
+    for place in (0, 2):
+        cluster["nodeClaims"][place]["status"]["conditions"] += conditions(("Drifted",))
+    cluster["nodes"][1]["metadata"]["annotations"] = kept
+    file.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
+
+    savings = [(command["nodes"], command["saving"]) for command in answer["commands"]]
+    assert [nodes for nodes, _ in savings] == [["idle"], ["a"]]
+    assert [saving for _, saving in savings] == pytest.approx([0.3, 0.0])
+    assert [new["price"] for command in answer["commands"] for new in command["newNodes"]] == [
+        0.1
+    ] * 2
+    last = answer["commands"][-1]
+    places = last["existingNodes"] | {new["name"]: new["pods"] for new in last["newNodes"]}
+    assert [key for keys in places.values() for key in keys] == ["default/a-0"]
+    written = asked(capsys, str(after), "--no-calm")
+    assert written["costBefore"] == pytest.approx(answer["costAfter"])
+
+
+def test_the_bound_holds_where_a_drifted_node_goes_in_spite_of_its_pods(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = json.loads(file.read_text())
+    for running in cluster["pods"]:
+        running["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    drifted = cluster["nodeClaims"][0]
+    drifted["status"]["conditions"] += conditions(("Drifted",))
+    drifted["spec"]["terminationGracePeriod"] = "1h"
+    file.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+
+    assert [command["reason"] for command in answer["commands"]] == ["Empty", "Drifted"]
+    assert answer["lowerBound"] <= answer["costAfter"] == pytest.approx(0.1)
+
+
+def test_every_node_of_ours_that_stays_has_a_reason_and_a_price(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = json.loads(file.read_text())
+    (a, b, idle), claims = cluster["nodes"], cluster["nodeClaims"]
+    del a["metadata"]["labels"]["karpenter.sh/initialized"]
+    for part in (b, claims[1]):
+        part["metadata"]["labels"]["karpenter.sh/nodepool"] = "gone"
+    for part in (idle, claims[2]):
+        part["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    file.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(file), "--no-calm")
+
+    assert answer["blocked"] == {
+        "a": "it is not ready for pods yet",
+        "b": "its NodePool gone is not there",
+        "idle": "it is on its way out already",
+    }
+    assert answer["costBefore"] == pytest.approx(0.6)
+
+
+def test_a_node_that_is_looked_at_later_is_told_so(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = asked(capsys, str(file), "--no-calm")
+
+    later = "others go first, and it is looked at again when they have gone"
+    assert answer["blocked"] == {"a": later, "b": later}
+
+
+def test_a_capacity_reservation_is_used_up_from_look_to_look(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(
+        ("a", "large", pods("a", 3)),
+        ("b", "large", pods("b", 3)),
+        pools=[pool(budgets=[{"nodes": "1"}])],
+    )
+    asked_for = cluster["nodePools"][0]["spec"]["template"]["spec"]["requirements"]
+    asked_for[0]["values"] = ["on-demand", "reserved"]
+    small = json.loads(json.dumps(cluster["instanceTypes"][0]))
+    small["offerings"] = [
+        offering(ZONE, "on-demand", 0.1),
+        {
+            **offering(ZONE, "reserved", 0.001),
+            "reservationCapacity": 1,
+        },
+    ]
+    small["offerings"][1]["requirements"]["karpenter.k8s.aws/capacity-reservation-id"] = "cr-1"
+    cluster["instanceTypes"][0] = small
+    file.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+
+    bought = [new["capacityType"] for command in answer["commands"] for new in command["newNodes"]]
+    assert bought.count("reserved") == 1
+    assert answer["costAfter"] == pytest.approx(0.101)
 
 
 def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
