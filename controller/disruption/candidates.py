@@ -34,7 +34,11 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     """
     budgets = problem.snapshot.pod_disruption_budgets
     admitted: list[Candidate] = []
-    blocked: dict[str, str] = {}
+    blocked = {
+        state.name: f"NodePool not found (NodePool={state.node_pool})"
+        for state in problem.snapshot.nodes
+        if _is_running(state) and state.node_pool not in problem.node_pools
+    }
     for state, candidate in _ours(problem):
         forced = eventual and candidate.claim.spec.termination_grace_period is not None
         obstacle = _node_obstacle(state, problem) or (
@@ -67,9 +71,7 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
     local = local_claims(problem.snapshot)
     for state in problem.snapshot.nodes:
         pool = problem.node_pools.get(state.node_pool)
-        if not state.initialized or state.deleting or state.node is None or state.claim is None:
-            continue
-        if pool is None:
+        if pool is None or state.node is None or state.claim is None or not _is_running(state):
             continue
         pods = tuple(pods_by_node.get(state.name, ()))
         anchored = next((pod.key for pod in pods if uses_any(pod, local)), "") if local else ""
@@ -85,6 +87,12 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
                 anchored=anchored,
             ),
         )
+
+
+def _is_running(state: StateNode) -> bool:
+    """Whether it is a node of ours that is ready for pods and not on its way out."""
+    is_ours = state.node is not None and state.claim is not None
+    return is_ours and state.initialized and not state.deleting
 
 
 def cost(problem: DisruptionProblem) -> float:

@@ -36,6 +36,11 @@ WHEN_EMPTY = "WhenEmpty"
 
 AWAITED = "pods that wait for a node will come here"
 
+PRICELESS = (
+    "what it costs is not known: its EC2NodeClass is not there or not ready, or the instance type "
+    "is not sold in its zone and capacity type any more"
+)
+
 ENDING = "pods are ending there, and their room is free in a moment"
 
 LATER = "others go first, and it is looked at again when they have gone"
@@ -64,7 +69,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
     if candidate.node_pool.spec.replicas is not None:
         return f"NodePool {candidate.pool} has a fixed number of nodes"
     if not candidate.price:
-        return "its instance type, zone and capacity type are not among those of its NodePool"
+        return PRICELESS
     if not is_consolidated(candidate.node_pool):
         return f"NodePool {candidate.pool} has consolidation switched off"
     if disruption.consolidation_policy == WHEN_EMPTY:

@@ -152,8 +152,6 @@ def why_untouched(state: StateNode, problem: DisruptionProblem) -> str:
         return "it is on its way out already"
     if not state.initialized:
         return "it is not ready for pods yet"
-    if state.node_pool not in problem.node_pools:
-        return f"its NodePool {state.node_pool} is not there"
     return "nothing asks for its end"
 
 

@@ -112,6 +112,25 @@ def going(decision: Decision) -> set[str]:
     return {candidate.name for command in decision.commands for candidate in command.candidates}
 
 
+def test_a_node_whose_pool_has_gone_stays_and_says_so() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("idle", "small", []))
+    cluster["nodePools"] = [pool("other")]
+
+    decision = decided(cluster)
+
+    assert not decision.commands
+    assert decision.blocked == dict.fromkeys(("a", "idle"), "NodePool not found (NodePool=general)")
+
+
+def test_a_node_whose_price_is_not_known_is_told_why() -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
+    cluster["instanceTypes"] = [LARGE]
+
+    (why, _) = decided(cluster).blocked.values()
+
+    assert "EC2NodeClass" in why
+
+
 def test_empty_nodes_go_before_anything_is_weighed() -> None:
     decision = decided(world(("idle", "large", []), ("busy", "small", pods("web", 1))))
 
@@ -209,6 +228,38 @@ def test_no_pod_is_moved_to_save_to_a_node_where_one_has_just_come(
                 ]
             }
         }
+
+    assert [name for command in decided(cluster).commands for name in command.names] == names
+
+
+@pytest.mark.parametrize(("wait", "names"), [("5m", []), ("0s", ["a"]), ("Never", ["a"])])
+def test_it_is_the_pool_of_the_node_that_says_how_long_pods_settle_there(
+    wait: str, names: list[str]
+) -> None:
+    cluster = where_a_pod_came(timedelta(minutes=1))
+    cluster["nodePools"] = [pool(), pool("other", consolidateAfter=wait)]
+    there = (cluster["nodes"][1], cluster["nodeClaims"][1])
+    for written in there:
+        written["metadata"]["labels"]["karpenter.sh/nodepool"] = "other"
+
+    assert [name for command in decided(cluster).commands for name in command.names] == names
+
+
+@pytest.mark.parametrize(
+    ("ago", "names"),
+    [
+        pytest.param(timedelta(minutes=1), [], id="a minute ago"),
+        pytest.param(timedelta(minutes=6), ["a"], id="it is quiet"),
+    ],
+)
+def test_a_node_without_any_event_of_pods_settles_since_it_was_initialized(
+    ago: timedelta, names: list[str]
+) -> None:
+    cluster = where_a_pod_came(ago)
+    status = cluster["nodeClaims"][1]["status"]
+    since = status.pop("lastPodEventTime")
+    for condition in status["conditions"]:
+        condition["lastTransitionTime"] = since
 
     assert [name for command in decided(cluster).commands for name in command.names] == names
 
