@@ -181,7 +181,7 @@ def test_every_node_of_ours_that_stays_has_a_reason_and_a_price(
 
     assert answer["blocked"] == {
         "a": "it is not ready for pods yet",
-        "b": "its NodePool gone is not there",
+        "b": "NodePool not found (NodePool=gone)",
         "idle": "it is on its way out already",
     }
     assert answer["costBefore"] == pytest.approx(0.6)
