@@ -29,6 +29,10 @@ class Budget(Wire):
     duration: str | None = None
 
 
+WHEN_EMPTY = "WhenEmpty"
+"""The `consolidationPolicy` by which no pod is moved to save."""
+
+
 class DisruptionPolicy(Wire):
     """When nodes of the pool may be removed or replaced."""
 

@@ -18,6 +18,7 @@ from datetime import datetime
 
 from controller.apis import conditions
 from controller.apis.nodeclaim import CONSOLIDATABLE
+from controller.apis.nodepool import WHEN_EMPTY
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Verdict
 from controller.disruption.concessions import concession
@@ -31,8 +32,6 @@ from controller.disruption.standing import culprits, standing
 from controller.disruption.staying import Staying
 from controller.disruption.weighing import Weighing
 from controller.scheduling.scheduler import never
-
-WHEN_EMPTY = "WhenEmpty"
 
 AWAITED = "pods that wait for a node will come here"
 

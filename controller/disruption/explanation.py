@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from controller.apis import conditions, labels
 from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED
-from controller.apis.nodepool import NodePool
+from controller.apis.nodepool import WHEN_EMPTY, NodePool
 from controller.apis.pods import Pod
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
@@ -230,7 +230,7 @@ def _pays(
     if pool.spec.replicas is not None:
         yield f"fewer spec.replicas of NodePool {explanation.node_pool}"
         return
-    if disruption.consolidation_policy == "WhenEmpty":
+    if disruption.consolidation_policy == WHEN_EMPTY:
         yield "consolidationPolicy WhenEmptyOrUnderutilized, or no pods on it"
     if disruption.consolidate_after == "Never":
         yield "another consolidateAfter than Never"

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
-from controller.apis import kinds, labels
+from controller.apis import durations, kinds, labels
 from controller.apis.conditions import Condition, find, with_condition
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import (
@@ -20,7 +20,7 @@ from controller.apis.nodeclaim import (
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodepool import NodePool
+from controller.apis.nodepool import WHEN_EMPTY, NodePool
 from controller.apis.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
@@ -28,6 +28,7 @@ from controller.cloudprovider.fake import ZONES
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.disruption.rollout import AMI_DRIFT
+from controller.reconcilers.disruption.disruptor import GATHERING
 from controller.state.registrations import PAUSES, Failure
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
 from tests.reconcilers.world import (
@@ -59,7 +60,14 @@ class ConsolidationScenario(Loops):
         self.change_pool(pool, template=msgspec.structs.replace(pool.spec.template, spec=spec))
 
     def add(
-        self, name: str, kind: str, *, pods: int = 0, drifted: bool = False, replaces: str = ""
+        self,
+        name: str,
+        kind: str,
+        *,
+        pods: int = 0,
+        pool: str = "default",
+        drifted: bool = False,
+        replaces: str = "",
     ) -> None:
         """Add a node that runs so many pods of one CPU each; `replaces` names that in whose place
         it was made.
@@ -67,7 +75,7 @@ class ConsolidationScenario(Loops):
         cpu, memory, count = SIZES[kind]
         amounts: dict[str, int | str | float] = {"cpu": cpu, "memory": memory, "pods": count}
         known = {
-            labels.NODEPOOL: "default",
+            labels.NODEPOOL: pool,
             labels.INSTANCE_TYPE: kind,
             labels.ZONE: ZONES[0],
             labels.CAPACITY_TYPE: labels.ON_DEMAND,
@@ -105,15 +113,35 @@ class ConsolidationScenario(Loops):
         running = (make_running_pod(f"{name}-{n}", name) for n in range(pods))
         self.world.seed(claim, node, *running)
 
+    def settle(self, name: str, *, seconds: int) -> None:
+        """Let pods have come or gone on a node just now, so that it has settled that much later."""
+        claim = self.world.claim(f"claim-of-{name}")
+        assert claim is not None
+        pool = self.world.api.objects(kinds.NODE_POOL)[0]
+        wait = durations.parse(pool.spec.disruption.consolidate_after)
+        assert wait is not None
+        after = with_condition(
+            claim.status.conditions,
+            CONSOLIDATABLE,
+            "False" if seconds else "True",
+            now=self.world.now,
+        )
+        status = msgspec.structs.replace(
+            claim.status,
+            conditions=after,
+            last_pod_event_time=self.world.now + timedelta(seconds=seconds) - wait,
+        )
+        self.world.seed(msgspec.structs.replace(claim, status=status))
+
     def change_pool(self, pool: NodePool | None = None, **spec: object) -> None:
         """Change parts of the pool's spec."""
         pool = pool or self.world.api.objects(kinds.NODE_POOL)[0]
         changed = msgspec.structs.replace(pool.spec, **spec)
         self.world.seed(msgspec.structs.replace(pool, spec=changed))
 
-    async def protect(self, name: str) -> None:
-        """Let a node stay whatever comes."""
-        annotations = {labels.DO_NOT_DISRUPT: "true"}
+    async def protect(self, name: str, value: str | None = "true") -> None:
+        """Let a node stay whatever comes; or not any more, by no value."""
+        annotations = {labels.DO_NOT_DISRUPT: value}
         await self.world.api.patch(kinds.NODE, name, {"metadata": {"annotations": annotations}})
         self.world.see()
 
@@ -219,6 +247,72 @@ async def test_a_node_whose_pods_fit_elsewhere_goes() -> None:
     moved = "karpenter_pods_disruption_initiated_total"
     policy = "when_empty_or_underutilized"
     assert scenario.counted(moved, reason="underutilized", consolidation_policy=policy) == 1
+
+
+async def spacious() -> ConsolidationScenario:
+    """Two nodes whose pods have room on a third, which stays."""
+    scenario = ConsolidationScenario(consolidateAfter="30s")
+    for name in ("a", "b", "home"):
+        scenario.add(name, "m5.4xlarge", pods=5)
+    await scenario.protect("home")
+    return scenario
+
+
+async def test_nodes_that_settle_within_moments_of_one_another_go_together() -> None:
+    scenario = await spacious()
+    scenario.settle("b", seconds=10)
+
+    await scenario.work(10)
+    assert not await scenario.world.events("ConsolidationCandidate")
+    scenario.settle("b", seconds=0)
+    await scenario.work(VALIDATION + 3)
+
+    assert sorted(scenario.going()) == ["a", "b"]
+
+
+async def test_a_node_that_settles_much_later_is_not_waited_for() -> None:
+    scenario = await spacious()
+    scenario.settle("b", seconds=GATHERING.seconds + 2)
+
+    await scenario.work(VALIDATION + 3)
+
+    assert scenario.going() == ["a"]
+
+
+async def test_a_node_where_pods_come_and_go_holds_others_up_for_a_moment_only() -> None:
+    scenario = await spacious()
+
+    for _ in range(GATHERING.seconds + VALIDATION + 5):
+        scenario.settle("b", seconds=5)
+        await scenario.work(1)
+
+    assert scenario.going() == ["a"]
+
+
+async def test_what_there_was_to_save_long_ago_shortens_no_wait() -> None:
+    scenario = await spacious()
+    scenario.settle("b", seconds=10)
+    await scenario.work(2)
+    await scenario.protect("a")
+    await scenario.work(60)
+    await scenario.protect("a", None)
+    scenario.settle("b", seconds=10)
+
+    await scenario.work(10)
+
+    assert not await scenario.world.events("ConsolidationCandidate")
+
+
+async def test_a_node_that_only_goes_when_it_is_empty_is_not_waited_for() -> None:
+    scenario = await spacious()
+    scenario.world.seed(make_pool("kept", consolidationPolicy=WHEN_EMPTY, consolidateAfter="30s"))
+    scenario.add("c", "m5.4xlarge", pods=5, pool="kept")
+    await scenario.protect("b")
+    scenario.settle("c", seconds=10)
+
+    await scenario.work(VALIDATION + 3)
+
+    assert scenario.going() == ["a"]
 
 
 async def test_a_node_stays_until_what_replaces_it_is_ready() -> None:

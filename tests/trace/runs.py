@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from queue import Empty
 
+from controller.apis.nodepool import WHEN_EMPTY
 from testbed.progress import Progress
 from tests.parity import engines
 from tests.trace.report import Outcome, Pair
-from tests.trace.sides import WHEN_EMPTY, Joiner, Karpenter, Side
+from tests.trace.sides import Joiner, Karpenter, Side
 from tests.trace.simulator import Measured, Simulator
 from tests.trace.traces import TRACES, Trace
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +21,8 @@ from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.costs import beginnings
 from controller.disruption.methods import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
+from controller.disruption.settling import Gathering
+from controller.reconcilers.disruption.disruptor import GATHERING
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.reconcilers.provisioning.provisioner import with_placed
 from controller.scheduling.results import NewNode
@@ -29,8 +31,6 @@ from tests.parity import engines
 from tests.parity.worlds import World
 from tests.trace.cluster import Cluster, Machine, moment
 from tests.trace.workloads import Member
-
-WHEN_EMPTY = "WhenEmpty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Joiner:
     """
 
     _decision: Decision = field(default_factory=Decision)
+    _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
     _begun: Mapping[str, datetime] = field(default_factory=dict)
 
     def place(
@@ -112,6 +113,10 @@ class Joiner:
         )
         leaving = frozenset(name for one in empty for name in one.names)
         self._decision = decide(problem.without(leaving))
+        if not any(one.reason is Reason.UNDERUTILIZED for one in self._decision.commands):
+            self._gathering.end()
+        elif self._gathering.left(problem) > timedelta(0):
+            return [_move(one) for one in empty]
         return [_move(one) for one in (*empty, *self._decision.commands)]
 
     def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:

@@ -21,6 +21,7 @@ from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Decision, Reason
 from controller.disruption.modes import Mode, apart
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.settling import Gathering
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
@@ -40,6 +41,9 @@ from controller.telemetry.metrics import Metrics
 
 RETRY = timedelta(seconds=1)
 """How soon to look again when a command could not be begun."""
+
+GATHERING = timedelta(seconds=15)
+"""How long what would move pods is put off at most for nodes that settle meanwhile."""
 
 BOUND_PERIOD = timedelta(minutes=5)
 """How often it is worked out how far a steady cluster is from the least it could cost: that takes
@@ -74,6 +78,7 @@ class Disruptor:
     validation: timedelta = timedelta(seconds=15)
     _first_seen: dict[str, datetime] = field(default_factory=dict)
     _proposed: tuple[Decision, datetime] | None = None
+    _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
     _steady: Steadiness = field(default_factory=Steadiness)
     _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _bound_at: datetime | None = None
@@ -174,14 +179,18 @@ class Disruptor:
             self.metrics.eligible(reason, decision.eligible.get(reason, 0))
         await self._report_staying(problem, decision)
         if not decision.commands:
+            self._gathering.end()
             if not decision.held_back and not problem.resting:
                 self._steady.note(revision, problem)
             return PERIOD
-        if decision.commands[0].reason is Reason.UNDERUTILIZED:
-            self._proposed = decision, self.clock()
-            await self._report_nodes(decision.commands, "ConsolidationCandidate")
-            return self.validation
-        return await self._begin(decision.commands, problem)
+        if decision.commands[0].reason is not Reason.UNDERUTILIZED:
+            return await self._begin(decision.commands, problem)
+        left = self._gathering.left(problem)
+        if left > timedelta(0):
+            return left + RETRY  # by then their claims say so
+        self._proposed = decision, self.clock()
+        await self._report_nodes(decision.commands, "ConsolidationCandidate")
+        return self.validation
 
     async def _confirm(self, problem: DisruptionProblem, decision: Decision) -> timedelta:
         confirmation = await self.judge.confirm(problem, decision)
