@@ -33,10 +33,8 @@ SIZES = (
 
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.25
-NEAR_BOUND = 0.15
-"""How far above the bound the cost may stay when load has fallen, as a share of the bound: which
-pods go and which node each of the others comes to is for Kubernetes to say, and what those few
-nodes cost differs by as much."""
+NEAR_BOUND = 0.1
+"""How far above the bound the cost may stay when load has fallen, as a share of the bound."""
 
 INTERRUPTION_SECONDS = 20.0
 """From the spot notice to the end of the instance; in life two minutes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -28,6 +29,7 @@ from tests.reconcilers.world import (
     make_class,
     make_lifecycle,
     make_running_pod,
+    make_waiting_pod,
 )
 
 NODE = "node-of-claim"
@@ -123,6 +125,22 @@ async def held(scenario: TerminationScenario) -> TerminationScenario:
     )
     await scenario.delete_node()
     return scenario
+
+
+async def test_the_largest_pods_go_first(scenario: TerminationScenario) -> None:
+    """Who comes in their place is bound one by one, and large ones need unbroken room."""
+    sizes = {"a": ("250m", "512Mi"), "b": ("1", "1Gi"), "c": ("100m", "7Gi"), "d": ("500m", "1Gi")}
+    for name, (cpu, memory) in sizes.items():
+        asking = make_waiting_pod(name, cpu=cpu, memory=memory).spec.containers
+        pod = make_running_pod(name, NODE)
+        scenario.world.seed(
+            msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=asking))
+        )
+    await scenario.delete_node()
+
+    await scenario.work()
+
+    assert scenario.evicted() == [f"default/{name}" for name in "cbda"]
 
 
 async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.apis.pods import Pod
+from controller.constraints.resources import Resources, pod_requests
 from controller.disruption.pods import is_critical, is_drainable
 from controller.state.pods import forbids_disruption, is_daemon
 
@@ -31,17 +32,24 @@ class Drain:
         return not self.waiting
 
 
-def look(pods: Iterable[Pod], *, deadline: datetime | None, now: datetime) -> Drain:
-    """Sort a draining node's pods: the due ones at once, the others tier by tier.
+def look(
+    pods: Iterable[Pod], *, room: Resources, deadline: datetime | None, now: datetime
+) -> Drain:
+    """Sort the pods of a draining node, which has so much room: the due ones at once, the others
+    tier by tier.
 
     Tiers go in turn: workloads, their daemons, then critical workloads and critical
-    daemons, so that what a workload leans on outlives it.
+    daemons, so that what a workload leans on outlives it. Of a tier the largest go first:
+    kube-scheduler brings whoever takes their places one by one, and those that come late find
+    their place cut up by others.
     """
     waiting = tuple(p for p in pods if is_drainable(p, now))
     force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))
     due = {p.metadata.uid for p in force}
     rest = [p for p in waiting if p.metadata.uid not in due]
-    tier = next((t for t in _tiers(rest) if t), [])
+    tier = sorted(
+        next((t for t in _tiers(rest) if t), []), key=lambda pod: _share(pod, room), reverse=True
+    )
     evict = tuple(p for p in tier if not p.metadata.is_deleting and not forbids_disruption(p, now))
     return Drain(evict=evict, force=force, waiting=waiting)
 
@@ -58,6 +66,12 @@ def grace_seconds(pod: Pod) -> int:
     """Return the seconds the pod asks for between the signal and the kill."""
     grace = pod.spec.termination_grace_period_seconds
     return DEFAULT_GRACE_SECONDS if grace is None else grace
+
+
+def _share(pod: Pod, room: Resources) -> float:
+    """Return how much of a room a pod takes, of the resource of which it takes most."""
+    asked = pod_requests(pod)
+    return max((asked.get(name, 0) / there for name, there in room.items() if there), default=0.0)
 
 
 def _tiers(pods: Sequence[Pod]) -> tuple[list[Pod], ...]:

@@ -25,6 +25,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
+from controller.constraints.resources import parsed
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.termination import volumes
@@ -146,7 +147,12 @@ class Terminator:
             return True
         now, uid = self.clock(), node.metadata.uid
         tainted_at = self._tainted_at[uid] = noted(self._tainted_at.get(uid), now)
-        drain = look(self.cluster.pods_on(node.metadata.name), deadline=deadline, now=now)
+        drain = look(
+            self.cluster.pods_on(node.metadata.name),
+            room=parsed(node.status.allocatable),
+            deadline=deadline,
+            now=now,
+        )
         if deadline is not None:
             await asyncio.gather(
                 *(self.eviction.force(p, deadline=deadline, now=now) for p in drain.force)
