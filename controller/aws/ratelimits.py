@@ -109,10 +109,12 @@ class Paced:
             return await self._aws.call(service, operation, **parameters)
         bucket = await self._admitted(operation, parameters)
         try:
-            return await self._aws.call(service, operation, **parameters)
+            answer = await self._aws.call(service, operation, **parameters)
         except ThrottledError:
             _slow_down(operation, bucket)
             raise
+        bucket.charge(repeats(answer))
+        return answer
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
@@ -148,6 +150,11 @@ class Paced:
                 self._resources[operation] = Bucket.full(size)
             await self._resources[operation].take(len(parameters[listed]))
         return bucket
+
+
+def repeats(answer: Mapping[str, Any]) -> int:
+    """Return how often botocore asked again before it had this answer; each time is a call."""
+    return int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
 def further_pages(rows: Sized, parameters: Mapping[str, Any]) -> int:

@@ -23,13 +23,14 @@ class Clocked:
         self.asked: list[tuple[float, str]] = []
         self.throttles: Counter[str] = Counter()
         self.rows = 0
+        self.repeats = 0
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         self.asked.append((asyncio.get_running_loop().time(), operation))
         if self.throttles[operation]:
             self.throttles[operation] -= 1
             raise ThrottledError(operation)
-        return {}
+        return {"ResponseMetadata": {"RetryAttempts": self.repeats}}
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
@@ -77,6 +78,18 @@ async def test_launches_beyond_the_burst_wait_for_their_turn_in_the_order_they_c
     assert order == list(range(60))
     assert aws.times()[:45] == [0.0] * 45
     assert aws.times()[45:] == pytest.approx([0.2 * n for n in range(1, 16)])
+
+
+async def test_what_botocore_asks_again_counts_too() -> None:
+    aws = Clocked()
+    aws.repeats = 2
+    paced = Paced(aws)
+
+    for _ in range(17):
+        await paced.call("ec2", "create_fleet")
+
+    assert aws.times()[:15] == [0.0] * 15, "three tokens each, of forty-five"
+    assert aws.times()[15:] == pytest.approx([0.2, 0.8])
 
 
 async def test_each_api_has_a_bucket_of_its_own_and_other_services_have_none() -> None:
