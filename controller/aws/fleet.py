@@ -56,6 +56,12 @@ def client_token(claim_uid: str, attempt: int) -> str:
     return hashlib.sha256(f"{claim_uid}/{attempt}".encode()).hexdigest()[:40]
 
 
+def shown(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:
+    """Return the candidates that EC2 is shown: the cheapest, as many as it takes."""
+    cheapest_first = sorted(candidates, key=lambda c: (c.offering.price, c.instance_type.name))
+    return cheapest_first[:MOST_OVERRIDES]
+
+
 def request(
     candidates: Sequence[LaunchCandidate],
     *,
@@ -72,14 +78,13 @@ def request(
     `by_priority` lets overlaid prices decide instead of EC2's own.
     """
     spot = capacity_type == labels.SPOT
-    kept = sorted(candidates, key=lambda c: (c.offering.price, c.instance_type.name))
     target = CAPACITY_BLOCK if market == CAPACITY_BLOCK else "spot" if spot else "on-demand"
     if market == INTERRUPTIBLE:
         target = "reserved-capacity"
     parameters: dict[str, Any] = {
         "Type": "instant",
         "ClientToken": token,
-        "LaunchTemplateConfigs": _configs(kept[:MOST_OVERRIDES]),
+        "LaunchTemplateConfigs": _configs(shown(candidates)),
         "TargetCapacitySpecification": {
             "DefaultTargetCapacityType": target,
             "TotalTargetCapacity": 1,

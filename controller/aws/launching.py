@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -250,40 +250,45 @@ class Launcher:
     def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
         """Remember what was refused, so that it is not asked for again at once."""
         for error in errors:
-            if error.code == SPOT_ROLE_MISSING:
-                self._unavailable.mark_capacity_type(labels.SPOT)
-            elif error.code == FLEET_QUOTA:
-                for capacity_type in (labels.ON_DEMAND, labels.SPOT, labels.RESERVED):
-                    self._unavailable.mark_capacity_type(capacity_type)
-            elif error.code in VCPU_QUOTA:
-                self._close_quotas(error, plan)
-            elif error.code == NO_ADDRESSES:
-                self._subnets.mark_full(error.subnet_id)
-            elif error.is_full_group and plan.group is not None:
-                self._unavailable.mark_group(plan.group.id, error.zone)
-            elif error.is_insufficient_capacity and error.instance_type:
-                self._close_pool(error, plan)
+            self._avoid(error, plan)
 
-    def _close_pool(self, error: FleetError, plan: LaunchPlan) -> None:
-        """Avoid what EC2 has none of: the type in its zone, or the reservations that were shown."""
+    def _avoid(self, error: FleetError, plan: LaunchPlan) -> None:
+        if error.code == SPOT_ROLE_MISSING:
+            self._unavailable.mark_capacity_type(labels.SPOT)
+        elif error.code == FLEET_QUOTA:
+            for capacity_type in (labels.ON_DEMAND, labels.SPOT, labels.RESERVED):
+                self._unavailable.mark_capacity_type(capacity_type)
+        elif error.code in VCPU_QUOTA:
+            self._close_quotas(error, plan)
+        elif error.code == NO_ADDRESSES:
+            for candidate in _refused(error, plan):
+                self._subnets.mark_full(candidate.subnet_id)
+        elif error.is_full_group and plan.group is not None:
+            for candidate in _refused(error, plan):
+                self._unavailable.mark_group(plan.group.id, candidate.offering.zone)
+        elif error.is_insufficient_capacity:
+            self._close_pools(error, plan)
+
+    def _close_pools(self, error: FleetError, plan: LaunchPlan) -> None:
+        """Avoid what EC2 has none of: types in their zones, or the reservations that were shown."""
+        group = plan.group.part(plan.partition) if plan.group else ""
+        pools = {(c.instance_type.name, c.offering.zone) for c in _refused(error, plan)}
         if plan.capacity_type != labels.RESERVED:
-            group = plan.group.part(plan.partition) if plan.group else ""
-            self._unavailable.mark(error.instance_type, error.zone, plan.capacity_type, group=group)
+            for instance_type, zone in pools:
+                self._unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
             return
         for candidate in plan.candidates:
-            if candidate.instance_type.name == error.instance_type:
+            if candidate.instance_type.name in {name for name, _ in pools}:
                 offered = candidate.offering.requirements
                 self._reservations.exhausted(offered[RESERVATION_ID])
 
     def _close_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
         """Avoid what is too large for what is left of a quota: as large as the least refused."""
         least: dict[str, int] = {}
-        for candidate in plan.candidates:
+        for candidate in _refused(error, plan):
             refused = candidate.instance_type
-            # A refusal of the whole request names no type: every one that was shown is meant.
-            if error.instance_type in ("", refused.name):
-                quota, cpus = quota_of(refused.name), refused.capacity[CPU] // MILLI
-                least[quota] = min(cpus, least.get(quota, cpus))
+            quota, cpus = quota_of(refused.name), refused.capacity[CPU] // MILLI
+            least[quota] = min(cpus, least.get(quota, cpus))
         for quota, cpus in least.items():
             self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
@@ -453,6 +458,21 @@ def require_ready(node_class: EC2NodeClass) -> None:
         raise NodeClassNotReadyError(
             f"EC2NodeClass {meta.name} has changed and is being looked at again"
         )
+
+
+def _refused(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchCandidate]:
+    """Yield what EC2 was shown that a refusal is about.
+
+    One of the whole request names neither type, zone nor subnet: it is about all of them. What
+    were not avoided then would be asked for again at once, and refused again.
+    """
+    for shown in fleet.shown(plan.candidates):
+        if (
+            error.instance_type in ("", shown.instance_type.name)
+            and error.zone in ("", shown.offering.zone)
+            and error.subnet_id in ("", shown.subnet_id)
+        ):
+            yield shown
 
 
 def _hashes(node_class: EC2NodeClass) -> dict[str, str]:

@@ -201,6 +201,56 @@ async def test_a_spread_group_that_is_full_in_a_zone_is_left_for_other_zones(
     assert "us-west-2a" in {zone for _, zone in await offered(provider, elsewhere)}
 
 
+@pytest.mark.parametrize("group", ["spread"], indirect=True)
+@pytest.mark.parametrize(
+    ("code", "says", "avoided"),
+    [
+        pytest.param(
+            "InsufficientInstanceCapacity",
+            "none left",
+            {("m5.large", "us-west-2a"), ("m5.large", "us-west-2b")},
+            id="capacity",
+        ),
+        pytest.param(
+            "InstanceLimitExceeded",
+            "You've reached the limit of instances in this spread placement group.",
+            {
+                (name, zone)
+                for name in ("m5.large", "m5.xlarge")
+                for zone in ("us-west-2a", "us-west-2b")
+            },
+            id="limit of the group",
+        ),
+    ],
+)
+async def test_a_refusal_that_names_no_zone_is_about_every_zone_that_was_shown(
+    provider: AWSCloudProvider,
+    region: Region,
+    group: PlacementGroupSelector,
+    code: str,
+    says: str,
+    avoided: set[tuple[str, str]],
+) -> None:
+    """Else the same launch would be tried, and refused, over and over."""
+    within_group = await ready(provider, placement_group_selector=group)
+    elsewhere = await ready(provider)
+    before = await offered(provider, within_group)
+    region.control.order_fault(action="CreateFleet", code=code, message=says)
+    claim = make_claim(
+        within(labels.INSTANCE_TYPE, "m5.large"),
+        within(labels.ZONE, "us-west-2a", "us-west-2b"),
+        within(labels.CAPACITY_TYPE, "on-demand"),
+    )
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(claim, within_group)
+
+    lost = before - await offered(provider, within_group)
+    assert avoided <= lost
+    assert {zone for _, zone in lost} == {"us-west-2a", "us-west-2b"}
+    assert ("m5.large", "us-west-2a") in await offered(provider, elsewhere)
+
+
 async def test_types_that_a_strategy_does_not_take_cannot_be_had(
     provider: AWSCloudProvider, group: PlacementGroupSelector
 ) -> None:
