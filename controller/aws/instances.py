@@ -1,7 +1,8 @@
-"""Instances of this cluster: found, ended, tagged. Nobody else's is ever seen.
+"""Instances of this cluster: found, ended, tagged. Nobody else's is ever touched.
 
-Every question carries the cluster's tag as a filter, so a foreign instance is to us
-as if it did not exist. What EC2 launched a moment ago it may not list yet; for a
+Lists carry the cluster's tags as filters, so a foreign instance is to us as if it did not
+exist. One that a claim names is asked for by its id alone: tags get lost, and a machine that
+runs without them must not count as gone. What EC2 launched a moment ago it may not list yet; for a
 minute we believe the launch rather than the list. In a zone that traffic is shifted away
 from, instances are as they were last seen, and none is ended or tagged.
 """
@@ -39,6 +40,12 @@ class NotListedYetError(CloudProviderError):
     """EC2 does not list an instance that it has just launched."""
 
     reason = "InstanceNotListedYet"
+
+
+class UnmarkedError(CloudProviderError):
+    """A running instance does not say that it is the cluster's: neither gone, nor ours to touch."""
+
+    reason = "InstanceUnmarked"
 
 
 class ZoneShiftedError(CloudProviderError):
@@ -173,8 +180,9 @@ class Instances:
         """Return one instance.
 
         Raises:
-            NodeClaimNotFoundError: there is none of ours, or it is terminated.
+            NodeClaimNotFoundError: there is none, it is terminated, or another cluster's.
             NotListedYetError: it has just been launched.
+            UnmarkedError: it runs, and has lost the tags that say whose it is.
             ZoneShiftedError: its zone is to be kept out of, and it was not seen before.
 
         """
@@ -184,9 +192,18 @@ class Instances:
         self._refuse_held(provider_id)
         description = await self._descriptions.get(wanted)
         if description is not None and not description.is_gone:
-            return description
-        if description is None and wanted in self._settling:
+            tags = description.instance.tags
+            if tags.get(labels.TAG_CLUSTER_NAME, self._cluster) != self._cluster:
+                raise NodeClaimNotFoundError(f"{provider_id} is another cluster's")
+            if tags.keys() & {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}:
+                return description
+        if wanted in self._settling:
             raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
+        if description is not None and not description.is_gone:
+            raise UnmarkedError(
+                f"{provider_id} is left alone: it does not say that it is the cluster's. If it is, "
+                f"give it its tag {labels.TAG_CLUSTER_NAME}={self._cluster} back; or terminate it"
+            )
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
     async def launched_for(self, name: str) -> Instance | None:
@@ -227,7 +244,7 @@ class Instances:
         Raises:
             NodeClaimNotFoundError: it is gone.
             ZoneShiftedError: its zone is to be kept out of.
-            CloudProviderError: another installation launched it.
+            CloudProviderError: another installation launched it, or nothing says who did.
 
         """
         wanted = instance_id(provider_id)
@@ -249,9 +266,9 @@ class Instances:
         """Add tags to one of our instances.
 
         Raises:
-            NodeClaimNotFoundError: it is gone, or was never the cluster's.
+            NodeClaimNotFoundError: it is gone, or another cluster's.
             ZoneShiftedError: its zone is to be kept out of.
-            CloudProviderError: another installation launched it.
+            CloudProviderError: another installation launched it, or nothing says who did.
 
         """
         self._refuse_held(provider_id)
@@ -284,7 +301,7 @@ class Instances:
 
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
         # A filter, unlike the ids parameter, does not fail for all when one is gone.
-        descriptions = await self._query([{"Name": "instance-id", "Values": list(ids)}])
+        descriptions = await self._living([{"Name": "instance-id", "Values": list(ids)}])
         return {instance_id(d.instance.provider_id): d for d in descriptions}
 
     async def _describe_claims(self, names: Sequence[str]) -> dict[str, Sequence[Described]]:
@@ -295,17 +312,19 @@ class Instances:
         return dict(by_claim)
 
     async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
+        tagged = [
+            {"Name": "tag-key", "Values": [labels.NODEPOOL]},
+            {"Name": "tag-key", "Values": [labels.EC2NODECLASS]},
+            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self._cluster]},
+        ]
+        return await self._living([*tagged, *filters])
+
+    async def _living(self, filters: list[dict[str, Any]]) -> list[Described]:
         reservations = await self._aws.pages(
             "ec2",
             "describe_instances",
             "Reservations",
-            Filters=[
-                {"Name": "tag-key", "Values": [labels.NODEPOOL]},
-                {"Name": "tag-key", "Values": [labels.EC2NODECLASS]},
-                {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self._cluster]},
-                {"Name": "instance-state-name", "Values": list(LIVING)},
-                *filters,
-            ],
+            Filters=[*filters, {"Name": "instance-state-name", "Values": list(LIVING)}],
             PaginationConfig={"PageSize": 1000},
         )
         return [described(d, self._installation) for r in reservations for d in r["Instances"]]

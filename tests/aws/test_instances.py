@@ -8,7 +8,7 @@ import pytest
 
 from controller.apis import labels
 from controller.aws.errors import AwsError
-from controller.aws.instances import Instances
+from controller.aws.instances import Instances, UnmarkedError
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -119,14 +119,50 @@ async def test_instances_of_others_are_neither_seen_nor_touched(
         foreign.append(answer["Instances"][0]["InstanceId"])
 
     assert not {i.provider_id.rpartition("/")[2] for i in await provider.instances()} & {*foreign}
-    for instance_id in foreign:
+    for instance_id, told in zip(foreign, (NodeClaimNotFoundError, UnmarkedError), strict=True):
         provider_id = f"aws:///us-west-2a/{instance_id}"
         for call in (provider.terminate, provider.get):
-            with pytest.raises(NodeClaimNotFoundError):
+            with pytest.raises(told):
                 await call(provider_id)
-        with pytest.raises(NodeClaimNotFoundError):
+        with pytest.raises(told):
             await provider.tag(provider_id, {"Name": "mine"})
     assert {*foreign} <= {i.instance_id for i in region.instances()}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["eks:eks-cluster-name", "karpenter.sh/nodepool", "karpenter.k8s.aws/ec2nodeclass"],
+)
+async def test_a_machine_that_has_lost_a_tag_is_not_gone_and_ends_with_its_claim(
+    provider: AWSCloudProvider, start: Start, region: Region, lost: str
+) -> None:
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    instance_id = instance.provider_id.rpartition("/")[2]
+    region.client("ec2").delete_tags(Resources=[instance_id], Tags=[{"Key": lost}])
+    later = start()
+
+    assert (await later.get(instance.provider_id)).provider_id == instance.provider_id
+    await later.terminate(instance.provider_id)
+
+    assert instance_id not in {i.instance_id for i in region.instances()}
+
+
+async def test_a_machine_that_has_lost_every_tag_is_not_gone_and_not_ended(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    """To say that it is gone would drop its pods undrained, and leave it running for ever."""
+    instance = await provider.launch(make_claim(M5), await ready(provider))
+    instance_id = instance.provider_id.rpartition("/")[2]
+    region.client("ec2").delete_tags(
+        Resources=[instance_id], Tags=[{"Key": key} for key in instance.tags]
+    )
+    later = start()
+
+    for call in (later.get, later.terminate):
+        with pytest.raises(UnmarkedError, match="eks:eks-cluster-name"):
+            await call(instance.provider_id)
+
+    assert instance_id in {i.instance_id for i in region.instances()}
 
 
 async def test_an_instance_that_ec2_does_not_list_yet_is_not_gone(
