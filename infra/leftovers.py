@@ -13,6 +13,9 @@ from infra.clusterapi import ClusterLocation
 Remains = dict[str, list[str]]
 """Kind → identities; only kinds of which there are any."""
 
+FILTER_VALUES = 200
+"""EC2 takes no more values in one filter."""
+
 GONE_STATES = frozenset({"terminated"})
 GONE_CODES = frozenset(
     {
@@ -39,6 +42,7 @@ class Leftovers:
         self._iam = location.client("iam")
         self._profiles_path = f"/karpenter/{location.region}/{location.cluster_name}/"
         self._installation = installation
+        self._cluster = location.cluster_name
         self._filters = [
             {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
             {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [location.cluster_name]},
@@ -88,10 +92,37 @@ class Leftovers:
         if "instance profiles" in remains:
             self.remove_profiles()
 
-    def terminate(self, instances: Sequence[str]) -> None:
-        """Terminate instances; those that are gone already are fine."""
-        for instance in instances:
-            _tolerantly(lambda i: self._ec2.terminate_instances(InstanceIds=[i]), instance)
+    def terminate(self, instances: Sequence[str]) -> list[str]:
+        """Terminate instances; those that are gone already are fine.
+
+        Returns those that are left alone: they are not tagged as the cluster's, or another
+        installation launched them. A NodeClaim, as one restored from a backup of another cluster,
+        may name any machine of the account.
+        """
+        left = []
+        for instance, tags in self._tagged(instances):
+            if self._may_end(tags):
+                _tolerantly(lambda i: self._ec2.terminate_instances(InstanceIds=[i]), instance)
+            else:
+                left.append(instance)
+        return left
+
+    def _tagged(self, instances: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield those of the instances that there are, each with its tags."""
+        for start in range(0, len(instances), FILTER_VALUES):
+            named = {"Name": "instance-id", "Values": instances[start : start + FILTER_VALUES]}
+            pages = self._ec2.get_paginator("describe_instances").paginate(Filters=[named])
+            for reservation in (r for page in pages for r in page["Reservations"]):
+                for found in reservation["Instances"]:
+                    yield found["InstanceId"], {t["Key"]: t["Value"] for t in found.get("Tags", [])}
+
+    def _may_end(self, tags: Mapping[str, str]) -> bool:
+        of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
+        return (
+            bool(tags.keys() & of_cluster)
+            and tags.get(labels.TAG_CLUSTER_NAME, self._cluster) == self._cluster
+            and tags.get(labels.TAG_INSTALLATION, self._installation) == self._installation
+        )
 
     def _profiles(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the name of each instance profile, and the roles in it."""

@@ -96,8 +96,8 @@ class Cloud(Protocol):
     def instances(self) -> list[str]:
         """Instances that are not terminated."""
 
-    def terminate(self, instances: list[str]) -> None:
-        """Terminate instances."""
+    def terminate(self, instances: list[str]) -> list[str]:
+        """Terminate instances; return those that are not the cluster's to end."""
 
     def remains(self) -> Remains:
         """Everything there is."""
@@ -220,7 +220,12 @@ class Draining:
         claims = self._claims()
         instances = sorted({*self.cloud.instances(), *map(_instance, claims)} - {""})
         self.say(f"{trouble}: terminating {len(instances)} instances by their tags and claims")
-        self.cloud.terminate(instances)
+        left = self.cloud.terminate(instances)
+        if left:
+            self.say(
+                f"left alone though NodeClaims name them: {', '.join(left)}; their tags do not say "
+                "that they are this cluster's and this stack's"
+            )
         for claim in claims:
             self._release(_path(NODE_CLAIM, claim))
         for node in self._nodes():

@@ -59,6 +59,28 @@ def test_only_instances_of_this_cluster_and_of_this_installation_are_found() -> 
 
 
 @pytest.mark.usefixtures("account")
+def test_what_a_claim_names_ends_only_if_it_is_the_clusters() -> None:
+    """A claim that was restored from another cluster's backup names a machine of that one."""
+    ec2 = boto3.client("ec2", REGION)
+    adopted = launched("joiner", by="")
+    others = [launched("other"), launched("joiner", by="organization/joiner/another")]
+    untagged = ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1)["Instances"][0]
+    foreign = [*others, untagged["InstanceId"]]
+    here = Leftovers(ClusterLocation("joiner", REGION), STACK)
+
+    left = here.terminate([adopted, *foreign, "i-0123456789abcdef0"])
+
+    assert left == foreign
+    states = {
+        i["InstanceId"]: i["State"]["Name"]
+        for r in ec2.describe_instances()["Reservations"]
+        for i in r["Instances"]
+    }
+    assert {states[i] for i in foreign} == {"running"}
+    assert states[adopted] in ("shutting-down", "terminated")
+
+
+@pytest.mark.usefixtures("account")
 def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
     ec2 = boto3.client("ec2", REGION)
     subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]

@@ -69,14 +69,16 @@ class FakeCloud:
     left: Remains = field(default_factory=dict)
     lasting: bool = False
     terminated: list[str] = field(default_factory=list)
+    others: set[str] = field(default_factory=set)
 
     def instances(self) -> list[str]:
         return self.left.get("instances", [])
 
-    def terminate(self, instances: list[str]) -> None:
-        self.terminated += instances
+    def terminate(self, instances: list[str]) -> list[str]:
+        self.terminated += [i for i in instances if i not in self.others]
         if not self.lasting:
             self.left.pop("instances", None)
+        return [i for i in instances if i in self.others]
 
     def remains(self) -> Remains:
         return dict(self.left)
@@ -267,6 +269,18 @@ def test_an_instance_that_only_a_claim_knows_ends_with_its_claim() -> None:
     scenario.drain(timeout_seconds=60)
 
     assert scenario.cloud.terminated == ["i-1", "i-2", "i-adopted"]
+    assert scenario.left == {}
+
+
+def test_an_instance_that_a_claim_names_and_that_is_anothers_is_told_of() -> None:
+    scenario = make_scenario(pool("default"), with_controller=False)
+    scenario.cloud.others.add("i-theirs")
+    scenario.cluster.objects[CLAIMS].append(claim("restored", instance="i-theirs"))
+
+    scenario.drain(timeout_seconds=60)
+
+    assert scenario.cloud.terminated == ["i-1", "i-2"]
+    assert any(line.startswith("left alone") and "i-theirs" in line for line in scenario.said)
     assert scenario.left == {}
 
 
