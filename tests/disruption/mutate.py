@@ -193,6 +193,12 @@ MUTATIONS = (
         "LEAST_SCORE = 0.0",
     ),
     Mutation(
+        "nodes that settle in a moment are not waited for",
+        f"{LOOP}/disruptor.py",
+        "left = self._gathering.left(problem)",
+        "left = timedelta(0)",
+    ),
+    Mutation(
         "commands are carried out without a second look",
         f"{LOOP}/disruptor.py",
         "            if left > timedelta(0):\n                self._proposed = decision, since\n",
