@@ -34,11 +34,10 @@ def cost_of_left_over(
     Commands without replacements come first: they need not wait for new nodes.
     """
     ordered = sorted(commands, key=lambda command: bool(command.replacements))
-    moved = [
-        (pod, bool(command.replacements))
+    leaving = [
+        (candidate, bool(command.replacements))
         for command in ordered
         for candidate in command.candidates
-        for pod in candidate.moving
     ]
     named = [
         (command, [f"{number}-{place}" for place in range(len(command.replacements))])
@@ -46,16 +45,19 @@ def cost_of_left_over(
     ]
     born = {name for _, names in named for name in names}
     after = applied(problem, named)
-    homes = _homes(after, frozenset(pod.key for pod, _ in moved))
+    moved = frozenset(pod.key for candidate, _ in leaving for pod in candidate.moving)
+    homes = _homes(after, moved)
     model = read_model(homes, snapshot=after.snapshot, settings=problem.scheduling, catalog=catalog)
     if model is None:
         return 0.0
     capacity = _capacity(after, model)
     # PodDisruptionBudgets let some go later than others, so that the order is not known: the mean
     # of two stands for all.
-    backwards = moved[::-1]
-    backwards.sort(key=lambda one: one[1])
-    orders = moved, backwards
+    backwards = sorted(leaving[::-1], key=lambda one: one[1])
+    orders = [
+        [(pod, waits) for candidate, waits in order for pod in _in_turn(candidate, model, capacity)]
+        for order in (leaving, backwards)
+    ]
     costs = [_bound_one_by_one(model, order, born, capacity) for order in orders]
     return sum(costs) / len(orders)
 
@@ -81,6 +83,17 @@ def _capacity(after: DisruptionProblem, model: ClusterModel) -> Matrix:
     states = {state.name: state for state in after.snapshot.nodes}
     there = [allocatable(states[name]) for name in model.names]
     return np.array([[room.get(CPU, 0), room.get(MEMORY, 0)] for room in there], dtype=np.float64)
+
+
+def _in_turn(candidate: Candidate, model: ClusterModel, capacity: Matrix) -> list[Pod]:
+    """Return the pods of a node that move as a drain evicts them, the largest first."""
+    whole = np.maximum(capacity.max(axis=0), 1.0)
+
+    def share(pod: Pod) -> float:
+        number = model.class_of.get(pod.key)
+        return 0.0 if number is None else float((model.sizes[number, :2] / whole).max())
+
+    return sorted(candidate.moving, key=share, reverse=True)
 
 
 def _bound_one_by_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -981,6 +982,27 @@ def test_a_drifted_node_goes_however_little_time_there_is() -> None:
     assert going(decide(problem(cluster), expired=lambda: True)) == {"old"}
 
 
+def one_to_empty(leaving: list[dict[str, Any]], *, free: Mapping[str, int]) -> dict[str, Any]:
+    """Return a cluster in which pods leave node a for nodes that stay, with so much CPU free."""
+    whole = 1900
+    cluster = world(
+        ("a", "small", leaving),
+        *((name, "small", pods(name, 1, cpu=whole - left)) for name, left in free.items()),
+    )
+    for node in cluster["nodes"][1:]:
+        node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    return cluster
+
+
+def test_kube_scheduler_is_relied_on_to_place_the_largest_first() -> None:
+    # A drain evicts them in that order. Were a small one first, it would go to b.
+    leaving = [*pods("first", 1), *pods("large", 1, cpu=1000), *pods("last", 1)]
+
+    decision = decided(one_to_empty(leaving, free={"b": 1100, "c": 900}), DisruptionSettings())
+
+    assert going(decision) == {"a"}
+
+
 @pytest.mark.parametrize(
     ("settings", "goes", "why"),
     [
@@ -991,15 +1013,11 @@ def test_a_drifted_node_goes_however_little_time_there_is() -> None:
 def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
     settings: DisruptionSettings, goes: set[str], why: dict[str, str]
 ) -> None:
-    # Whichever small one comes first goes to b, where more is free than on c, and then the large
-    # one has no room.
-    cluster = world(
-        ("a", "small", [*pods("first", 1), *pods("large", 1, cpu=1000), *pods("last", 1)]),
-        ("b", "small", pods("b", 1, cpu=800)),
-        ("c", "small", pods("c", 1, cpu=1000)),
+    # The large one comes first and goes to b, where more is free than on c, and then one of the
+    # others has no room.
+    cluster = one_to_empty(
+        [*pods("large", 1, cpu=700), *pods("other", 2, cpu=450)], free={"b": 900, "c": 700}
     )
-    for node in cluster["nodes"][1:]:
-        node["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
 
     decision = decided(cluster, settings)
 

@@ -58,6 +58,9 @@ class Side(Protocol):
     nominates: bool
     """Whether waiting pods are told the node they were planned for."""
 
+    largest_first: bool
+    """Whether a drain evicts the largest pods first."""
+
     relook: float
     """How often it looks again while nothing changes, in seconds."""
 
@@ -85,6 +88,7 @@ class Joiner:
     settings: DisruptionSettings = field(default_factory=DisruptionSettings)
     name: str = "Joiner"
     nominates: bool = True
+    largest_first: bool = True
     relook: float = 300.0
     fades: float = 3 * 3600.0
     """Savings are expected to last as long as workloads have run: two hours at most, which is more
@@ -175,6 +179,7 @@ class Karpenter:
     process: engines.Karpenter
     name: str = "Karpenter"
     nominates: bool = False
+    largest_first: bool = False
     relook: float = 300.0
     fades: float = 0.0
 

@@ -602,7 +602,10 @@ class Simulator:
         if not machine.pods:
             self.after(MACHINE_END, lambda: self._end(machine))
             return
-        for member in list(machine.pods.values()):
+        members = list(machine.pods.values())
+        if self.side.largest_first:
+            members.sort(key=lambda one: _share(one, machine), reverse=True)
+        for member in members:
             if not member.leaving and member.workload.allowed_disruptions() != 0:
                 self._count_eviction(machine)
                 self._evict(member)
@@ -641,6 +644,12 @@ class Simulator:
             del self._placed[key]
             self._asked.discard(key)
         self._unbound = True
+
+
+def _share(member: Member, machine: Machine) -> float:
+    """Return how much of a machine a pod takes, of the resource of which it takes most."""
+    size, room = member.workload.size, machine.room
+    return max(size.cpu / room.cpu, size.memory / room.memory)
 
 
 def _next_tick(now: float) -> float:

@@ -65,6 +65,7 @@ class Scripted:
     looks: Mapping[float, Sequence[Move]] = field(default_factory=dict)
     name: str = "scripted"
     nominates: bool = True
+    largest_first: bool = False
     relook: float = 10.0
     fades: float = math.inf
 
