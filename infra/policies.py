@@ -206,12 +206,14 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
             [place.ec2("instance")],
             StringEquals=owned,
             StringLike=of_a_pool,
+            # One that no installation launched may end with a claim that was brought here.
+            StringEqualsIfExists={f"aws:ResourceTag/{labels.TAG_INSTALLATION}": installation},
         ),
         allow(
             "DeleteOnlyOwnTemplates",
             ["ec2:DeleteLaunchTemplate"],
             [template],
-            StringEquals=owned,
+            StringEquals=owned | {f"aws:ResourceTag/{labels.TAG_INSTALLATION}": installation},
             StringLike=of_a_pool,
         ),
     )

@@ -99,6 +99,16 @@ def test_only_what_the_cluster_owns_may_go(action: str, kind: str) -> None:
     assert not may(action, ec2(kind))
 
 
+def test_what_another_installation_made_may_not_go() -> None:
+    another = OURS | {labels.TAG_INSTALLATION: "organization/joiner/another"}
+    adopted = {key: value for key, value in OURS.items() if key != labels.TAG_INSTALLATION}
+
+    assert not may("ec2:TerminateInstances", ec2("instance"), holding(another))
+    assert may("ec2:TerminateInstances", ec2("instance"), holding(adopted))
+    for tags in (another, adopted):
+        assert not may("ec2:DeleteLaunchTemplate", ec2("launch-template"), holding(tags))
+
+
 def test_tags_are_set_while_something_is_made_and_few_of_them_later() -> None:
     later = {"Name": "node-1", labels.TAG_NODECLAIM: "default-x", labels.TAG_CLUSTER_NAME: "joiner"}
     creating = asking(OURS, **{"ec2:CreateAction": "CreateFleet"})
