@@ -113,6 +113,24 @@ _NOT_TAKEN = re.compile(
 )
 """Something that was named has a form or a value that AWS does not take."""
 
+_NOT_RECOGNIZED = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+"""AWS does not know who asks, or thinks that it was long ago. It has not looked at the question."""
+
+_NOT_VALIDATED = "not able to validate the provided access credentials"
+"""What EC2 says then under `AuthFailure`, a code that means other things, too."""
+
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 PROFILE_INVALID = "InstanceProfileNameInvalid"
 TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
@@ -204,6 +222,12 @@ def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
         return UnreachableError(
             f"{text}; the trust policy of the controller's role must let its service account "
             f"call {exc.operation_name}",
+            reason=NO_CREDENTIALS,
+        )
+    if code in _NOT_RECOGNIZED or _NOT_VALIDATED in message:
+        return UnreachableError(
+            f"{text}; the controller's credentials are not valid any more, or the clock of its "
+            "node is wrong",
             reason=NO_CREDENTIALS,
         )
     return AwsError(text, code=code, operation=asked, status=status)

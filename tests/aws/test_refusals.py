@@ -11,6 +11,7 @@ import pytest
 from controller.apis import labels
 from controller.apis.conditions import Condition, find
 from controller.apis.ec2nodeclass import EC2NodeClass, SelectorTerm
+from controller.aws.errors import UnreachableError
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.quotas import STANDARD, quota_of
 from controller.aws.session import Session
@@ -292,6 +293,28 @@ async def test_while_nothing_can_be_verified_a_new_class_waits_and_a_known_one_s
     )
     with pytest.raises(ThrottledError):
         await again(provider, known)
+
+
+@pytest.mark.parametrize("action", ["DescribeSubnets", "RunInstances"])
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("RequestExpired", "Request has expired."),
+        ("ExpiredToken", "The security token included in the request is expired"),
+        ("AuthFailure", "AWS was not able to validate the provided access credentials"),
+    ],
+)
+async def test_from_credentials_or_a_clock_that_are_out_of_date_nothing_follows_for_a_class(
+    provider: AWSCloudProvider, region: Region, clock: Clock, action: str, code: str, says: str
+) -> None:
+    known = await ready(provider)
+    clock.advance(1801)
+    region.control.order_fault(action=action, code=code, message=says, times=None)
+
+    with pytest.raises(UnreachableError, match="clock") as raised:
+        await again(provider, known)
+
+    assert raised.value.reason == "NoCredentials"
 
 
 async def test_a_request_that_breaks_the_rules_is_told_by_the_class(
