@@ -101,6 +101,7 @@ def propose(
     blocked: dict[str, str] = {}
     kept: set[str] = set()
     has_tried = False
+    going = frozenset(one.name for one in candidates if has_drifted(one))
     for candidate in _in_turn(candidates, static=False):
         if not budgets.allows(candidate.pool, candidate.node):
             blocked[candidate.name] = held_back(candidate.pool)
@@ -125,7 +126,10 @@ def propose(
         if has_tried and expired():
             break
         has_tried = True
-        departure = simulation.without({candidate.name}, forced=True)
+        others = going - {candidate.name}
+        departure = simulation.forced_out(candidate.name, closed=others)
+        if departure is None and others:
+            departure = simulation.forced_out(candidate.name)
         if departure is None:
             blocked[candidate.name] = (
                 "it has drifted, and some of its pods would find no other place"

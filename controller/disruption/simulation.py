@@ -18,6 +18,7 @@ from controller.disruption.commands import Candidate
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.settling import settling
+from controller.scheduling.buffers import apart
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.results import NewNode, Results
@@ -121,23 +122,32 @@ class Simulation:
         """The cluster with the pods that wait bound where there is room for them."""
         return replace(self._problem, snapshot=self._snapshot)
 
-    def without(self, leaving: Collection[str], *, forced: bool = False) -> Departure | None:
+    def without(self, leaving: Collection[str]) -> Departure | None:
         """Return where the engine would put the pods of leaving nodes; None when one of them would
-        go nowhere. Nodes that are `forced` to leave take the room that they keep for buffers with
-        them, and their pods go to nodes that are settling, too.
+        go nowhere.
         """
-        gone = frozenset(leaving)
-        kept = [pod for name in sorted(gone) for pod in self._buffered.get(name, ())]
+        return self._emptied(frozenset(leaving), [], self._settling)
+
+    def forced_out(self, name: str, *, closed: Collection[str] = NOBODY) -> Departure | None:
+        """Return where the engine would put the pods of a node that is forced to leave, which takes
+        the room that it keeps for buffers with it: to nodes that are settling, too, but to none
+        that is closed; None when one of them would go nowhere.
+        """
+        return self._emptied(frozenset({name}), self._buffered.get(name, []), closed)
+
+    def _emptied(
+        self, gone: frozenset[str], kept: Sequence[Pod], closed: Collection[str]
+    ) -> Departure | None:
         results = schedule(
-            [*self._moving(gone), *(kept if forced else ())],
-            snapshot=self._world(gone, closed=NOBODY if forced else self._settling),
+            [*self._moving(gone), *kept],
+            snapshot=self._world(gone, closed),
             settings=self._problem.scheduling,
             catalog=self.catalog,
             expired=self._expired,
         )
         if results.unschedulable:
             return None
-        return self._departure(gone, results)
+        return self._departure(gone, apart(results, kept)[0])
 
     def carried_out(self, leaving: Collection[str], homes: Mapping[str, str]) -> Departure | None:
         """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and

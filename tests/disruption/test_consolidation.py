@@ -1293,6 +1293,28 @@ def test_heirs_come_within_the_limits_of_their_pool(
     assert why in decision.blocked["n2"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "bought"),
+    [
+        pytest.param({}, 1, id="they would move again"),
+        pytest.param({"cpu": "2"}, 0, id="where nothing else can be had they do"),
+    ],
+)
+def test_pods_of_a_drifted_node_do_not_go_to_another_drifted_one(
+    limits: dict[str, str], bought: int
+) -> None:
+    cluster = world(*((name, "small", pods(name, 1)) for name in ("first", "next")), pools=[pool()])
+    cluster["nodePools"][0]["spec"]["limits"] = limits
+    for claim in cluster["nodeClaims"]:
+        claim["status"]["conditions"] += conditions(("Drifted",))
+
+    (command,) = decided(cluster).commands
+
+    assert command.names == {"first"}
+    assert len(command.replacements) == bought
+    assert set(command.moves) == ({"next"} if not bought else set())
+
+
 def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room() -> None:
     cluster = world(("old", "small", pods("old", 1)), pools=[pool(consolidateAfter="Never")])
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
@@ -1309,7 +1331,8 @@ def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room(
 
     assert command.names == {"old"}
     (heir,) = command.replacements
-    assert set(heir.pods) == {virtual.key, "default/old-0"}
+    assert heir.pods == ("default/old-0",)
+    assert heir.requests["cpu"] == 1800
 
 
 def test_a_drifted_node_that_a_pod_waits_to_come_to_stays_for_now() -> None:
