@@ -164,7 +164,7 @@ class Assembly:
             singleton("disruption.ledger", ledger),
             singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
             # Without a queue there is still what the cloud's own checks of instances find.
-            singleton("interruption", _listener(ports)),
+            singleton("interruption", _listener(ports, registrations)),
         ]
         if gates.reserved_capacity:
             self._singletons += [
@@ -390,7 +390,7 @@ def _garbage_collection(ports: ReconcilerPorts) -> GarbageCollection:
     )
 
 
-def _listener(ports: ReconcilerPorts) -> Listener:
+def _listener(ports: ReconcilerPorts, registrations: Registrations) -> Listener:
     return Listener(
         api=ports.api,
         cloud=ports.cloud,
@@ -398,4 +398,5 @@ def _listener(ports: ReconcilerPorts) -> Listener:
         recorder=ports.recorder,
         metrics=ports.metrics,
         clock=ports.clock,
+        registrations=registrations,
     )

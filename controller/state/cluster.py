@@ -314,6 +314,12 @@ class Cluster:
             if claim.metadata.labels.get(labels.NODEPOOL) == node_pool
         )
 
+    def owner_of(self, claim: NodeClaim) -> str | None:
+        """Return the name of the pool that a claim was made for, if that is still the same."""
+        pool = self.get(kinds.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
+        owners = {owner.uid for owner in claim.metadata.owner_references}
+        return pool.metadata.name if pool is not None and pool.metadata.uid in owners else None
+
     def node_of(self, claim: NodeClaim) -> Node | None:
         """Return the node of a claim, or None while there is none.
 

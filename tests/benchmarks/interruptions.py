@@ -147,7 +147,7 @@ async def handled(url: str, messages: int, claims: int) -> tuple[float, float]:
     cloud = QueuedCloud(Interruptions(session, QUEUE, Reservations(session)))
     listener = Listener(
         api=world.api, cloud=cloud, cluster=world.cluster, recorder=world.recorder,
-        metrics=world.metrics, clock=world.clock,
+        metrics=world.metrics, clock=world.clock, registrations=world.registrations,
     )  # fmt: skip
     began, worked = time.perf_counter(), time.process_time()
     done = 0.0

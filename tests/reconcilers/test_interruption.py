@@ -39,6 +39,7 @@ def listener(world: World) -> Listener:
         recorder=world.recorder,
         metrics=world.metrics,
         clock=world.clock,
+        registrations=world.registrations,
     )
 
 

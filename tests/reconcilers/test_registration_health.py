@@ -14,6 +14,7 @@ from controller.apis.meta import ObjectMeta, OwnerReference
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY
 from controller.cloudprovider.errors import CreateError
+from controller.reconcilers.interruption.listener import Listener
 from controller.reconcilers.nodepool.readiness import Readiness
 from tests.reconcilers.world import (
     CLASS,
@@ -65,6 +66,26 @@ class Pool:
         self.world.pass_time(minutes=15)
         await self.lifecycle.reconcile(name)
         self.world.see()
+
+    async def ends(self, kind: str, *, joined: bool = False) -> None:
+        """Have the instance of a claim end by itself, and EC2 tell it."""
+        world, name = self.world, await self.launched()
+        claim = world.claim(name)
+        assert claim is not None
+        if joined:
+            world.join(claim)
+            await self.lifecycle.reconcile(name)
+        world.cloud.interrupt(claim.status.provider_id, kind)
+        await Listener(
+            api=world.api,
+            cloud=world.cloud,
+            cluster=world.cluster,
+            recorder=world.recorder,
+            metrics=world.metrics,
+            clock=world.clock,
+            registrations=world.registrations,
+        ).run_once()
+        world.see()
 
     async def fails_to_launch(self) -> None:
         self.world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
@@ -168,3 +189,26 @@ async def test_claims_of_an_earlier_pool_of_that_name_count_nothing(pool: Pool) 
     await pool.fails_to_join(owner="another")
 
     assert (await pool.health()).status == "Unknown"
+
+
+async def test_machines_that_end_before_they_join_stop_a_pool(pool: Pool) -> None:
+    """As where EC2 may not use the key of their disks: it launches them, and ends them at once."""
+    for _ in range(2):
+        await pool.ends("instance_terminated")
+
+    health = await pool.health()
+    assert health.is_false
+    assert "StateReason" in health.message
+    assert pool.world.registrations.is_resting("default", pool.world.clock())
+
+
+@pytest.mark.parametrize(
+    ("kind", "joined"), [("instance_terminated", True), ("spot_interrupted", False)]
+)
+async def test_machines_that_worked_or_are_wanted_back_count_for_nothing(
+    pool: Pool, kind: str, joined: bool
+) -> None:
+    for _ in range(2):
+        await pool.ends(kind, joined=joined)
+
+    assert pool.world.registrations.next_try("default") is None

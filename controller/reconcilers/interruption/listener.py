@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import labels
+from controller.apis import conditions, labels
 from controller.apis.kinds import NODE, NODE_CLAIM
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.nodeclaim import REGISTERED, NodeClaim
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider, Notice
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import with_drain_over
 from controller.state.cluster import Cluster
+from controller.state.registrations import Failure, Registrations
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
@@ -49,6 +50,9 @@ RECLAIMED = {"spot_interrupted", "rebalance_recommendation"}
 AT_ONCE = {"instance_status", "system_status"}
 """Kinds that mean a machine that no longer works: its drain must not wait for budgets."""
 
+GONE = {"instance_stopped", "instance_terminated"}
+"""Kinds that say that the instance is no more; of one that had not joined, that it never will."""
+
 log = logging.getLogger(__name__)
 
 
@@ -62,6 +66,7 @@ class Listener:
     recorder: Recorder
     metrics: Metrics
     clock: Clock
+    registrations: Registrations
 
     async def run_once(self) -> timedelta:
         """Wait for the next notices and handle them; returns at once, to wait again."""
@@ -102,6 +107,7 @@ class Listener:
             "deleting nodeclaim from interruption message",
             extra={"NodeClaim": claim.metadata.name, "kind": kind},
         )
+        self._count(claim, kind)
         self.metrics.disrupted(claim, kind, pods=self.cluster.moving_from(claim))
         await self.recorder.publish(
             NODE_CLAIM,
@@ -116,3 +122,17 @@ class Listener:
             await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
             return
+
+    def _count(self, claim: NodeClaim, kind: str) -> None:
+        """Count against its pool a node that ended before it joined: EC2 accepts a launch and ends
+        it at once, as where a disk's key may not be used, and would be asked again without end.
+        """
+        if kind not in GONE or conditions.is_true(claim.status.conditions, REGISTERED):
+            return
+        pool = self.cluster.owner_of(claim)
+        if pool is not None:
+            why = (
+                f"{claim.status.provider_id} ended before its node joined: look up its StateReason "
+                "in EC2; may the key of its volumes be used?"
+            )
+            self.registrations.failed(pool, Failure("RegistrationFailed", why, self.clock()))

@@ -271,7 +271,7 @@ class Lifecycle:
         node = await registration.register(self.api, claim, node, held=held)
         self.cluster.observe(NODE, node)
         self.metrics.node_created(claim)
-        if (pool := self._owner(claim)) is not None:
+        if (pool := self.cluster.owner_of(claim)) is not None:
             self.registrations.joined(pool)
         log.info(
             "registered nodeclaim",
@@ -362,7 +362,7 @@ class Lifecycle:
                 "giving up nodeclaim", extra={"NodeClaim": claim.metadata.name, "reason": reason}
             )
             await self._delete(claim, reason)
-            if (pool := self._owner(claim)) is not None:
+            if (pool := self.cluster.owner_of(claim)) is not None:
                 self.registrations.failed(pool, _failure(condition, self.clock()))
             return True
         return False
@@ -373,12 +373,6 @@ class Lifecycle:
             return self._launching.get(claim.metadata.name, self.clock())
         since = condition.last_transition_time if condition else None
         return since or claim.metadata.creation_timestamp or self.clock()
-
-    def _owner(self, claim: NodeClaim) -> str | None:
-        """Return the name of the pool that the claim was made for, if that is still the same."""
-        pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
-        owners = {owner.uid for owner in claim.metadata.owner_references}
-        return pool.metadata.name if pool is not None and pool.metadata.uid in owners else None
 
     async def _delete(self, claim: NodeClaim, reason: str) -> None:
         try:
