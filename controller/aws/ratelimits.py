@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from controller.aws.session import READS, Aws
-from controller.cloudprovider.errors import ThrottledError
-
-PAGE = 1000
-"""Rows of a page where the caller names no number; most answers of EC2 end before."""
+from controller.aws.session import READS, Aws, Rows, repeats
+from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 
 USED = 0.9
 """Part of a bucket that is used: on their way to EC2 calls come closer to one another."""
@@ -108,11 +106,8 @@ class Paced:
         if service != "ec2":
             return await self._aws.call(service, operation, **parameters)
         bucket = await self._admitted(operation, parameters)
-        try:
+        with _charging(operation, bucket):
             answer = await self._aws.call(service, operation, **parameters)
-        except ThrottledError:
-            _slow_down(operation, bucket)
-            raise
         bucket.charge(repeats(answer))
         return answer
 
@@ -123,12 +118,9 @@ class Paced:
         if service != "ec2":
             return await self._aws.pages(service, operation, key, **parameters)
         bucket = await self._admitted(operation, parameters)
-        try:
+        with _charging(operation, bucket):
             rows = await self._aws.pages(service, operation, key, **parameters)
-        except ThrottledError:
-            _slow_down(operation, bucket)
-            raise
-        bucket.charge(further_pages(rows, parameters))
+        bucket.charge(further_calls(rows))
         return rows
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -152,17 +144,20 @@ class Paced:
         return bucket
 
 
-def repeats(answer: Mapping[str, Any]) -> int:
-    """Return how often botocore asked again before it had this answer; each time is a call."""
-    return int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+def further_calls(rows: list[dict[str, Any]]) -> int:
+    """Return how many calls an answer in pages took beyond the first."""
+    return rows.calls - 1 if isinstance(rows, Rows) else 0
 
 
-def further_pages(rows: Sized, parameters: Mapping[str, Any]) -> int:
-    """Return how many pages an answer took beyond the first, each of which is a call."""
-    page = (parameters.get("PaginationConfig") or {}).get("PageSize", PAGE)
-    return max(len(rows) - 1, 0) // int(page)
-
-
-def _slow_down(operation: str, bucket: Bucket) -> None:
-    bucket.empty()
-    log.warning("EC2 throttles, slowing down", extra={"operation": operation})
+@contextmanager
+def _charging(operation: str, bucket: Bucket) -> Iterator[None]:
+    """Pay for what botocore asked again in vain, and slow down where EC2 throttles."""
+    try:
+        yield
+    except ThrottledError:
+        bucket.empty()
+        log.warning("EC2 throttles, slowing down", extra={"operation": operation})
+        raise
+    except CloudProviderError as exc:
+        bucket.charge(repeats(getattr(exc.__cause__, "response", {})))
+        raise

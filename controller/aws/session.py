@@ -34,6 +34,13 @@ R = TypeVar("R")
 _PRICING_REGIONS = {"ap": "ap-south-1", "cn": "cn-northwest-1", "eu": "eu-central-1"}
 
 
+class Rows(list[dict[str, Any]]):
+    """What stood in the pages of an answer."""
+
+    calls = 0
+    """How many calls it took: one for each page, and those that botocore made again."""
+
+
 class Aws(Protocol):
     """AWS as the rest of the room sees it: an operation by name, answered as a dictionary."""
 
@@ -193,17 +200,17 @@ class Session:
         check(operation, answer)
         return answer
 
-    def _pages(
-        self, service: str, operation: str, key: str, parameters: Mapping[str, Any]
-    ) -> list[Any]:
+    def _pages(self, service: str, operation: str, key: str, parameters: Mapping[str, Any]) -> Rows:
+        items = Rows()
         with translated(operation):
-            paginator = self._client(service).get_paginator(operation)
-            pages = [page.get(key) for page in paginator.paginate(**parameters)]
-        if None in pages:
-            raise UnreachableError(
-                f"{operation}: the answer is incomplete: {key} is missing", reason=INCOMPLETE
-            )
-        items = [item for page in pages for item in page]
+            for page in self._client(service).get_paginator(operation).paginate(**parameters):
+                if page.get(key) is None:
+                    raise UnreachableError(
+                        f"{operation}: the answer is incomplete: {key} is missing",
+                        reason=INCOMPLETE,
+                    )
+                items += page[key]
+                items.calls += 1 + repeats(page)
         check(operation, items)
         return items
 
@@ -216,6 +223,11 @@ class Session:
                     service, region_name=region, config=self._config
                 )
             return self._clients[service]
+
+
+def repeats(answer: Mapping[str, Any]) -> int:
+    """Return how often botocore asked again before it had this answer; each time is a call."""
+    return int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
 def _region() -> str:

@@ -7,8 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
-from controller.aws.ratelimits import OF_READS, USED, Paced, Size, further_pages, size_of
+from controller.aws.errors import AwsError, translated
+from controller.aws.ratelimits import OF_READS, USED, Paced, Size, size_of
+from controller.aws.session import Rows
 from controller.cloudprovider.errors import ThrottledError
 
 pytestmark = pytest.mark.virtual_clock
@@ -22,21 +25,28 @@ class Clocked:
     def __init__(self) -> None:
         self.asked: list[tuple[float, str]] = []
         self.throttles: Counter[str] = Counter()
-        self.rows = 0
+        self.pages_each = 1
         self.repeats = 0
+        self.fails = False
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         self.asked.append((asyncio.get_running_loop().time(), operation))
         if self.throttles[operation]:
             self.throttles[operation] -= 1
             raise ThrottledError(operation)
-        return {"ResponseMetadata": {"RetryAttempts": self.repeats}}
+        answer = {"ResponseMetadata": {"RetryAttempts": self.repeats}}
+        if self.fails:
+            with translated(operation):
+                raise ClientError({"Error": {"Code": "InternalError"}, **answer}, operation)
+        return answer
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
         await self.call(service, operation, **parameters)
-        return [{} for _ in range(self.rows)]
+        rows = Rows()
+        rows.calls = self.pages_each
+        return rows
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         return await self.call(service, operation, **parameters)
@@ -92,6 +102,18 @@ async def test_what_botocore_asks_again_counts_too() -> None:
     assert aws.times()[15:] == pytest.approx([0.2, 0.8])
 
 
+async def test_what_botocore_asks_again_in_vain_counts_too() -> None:
+    aws = Clocked()
+    aws.repeats, aws.fails = 4, True
+    paced = Paced(aws)
+
+    for _ in range(10):
+        with pytest.raises(AwsError):
+            await paced.call("ec2", "create_fleet")
+
+    assert aws.times() == [0.0] * 9 + [0.2], "five tokens each, of forty-five"
+
+
 async def test_each_api_has_a_bucket_of_its_own_and_other_services_have_none() -> None:
     aws = Clocked()
     paced = Paced(aws)
@@ -130,27 +152,14 @@ async def test_instances_that_are_ended_cost_a_token_each() -> None:
 async def test_an_answer_of_many_pages_is_paid_for_when_its_length_is_known() -> None:
     aws = Clocked()
     paced = Paced(aws)
-    aws.rows = 119_001
+    aws.pages_each = 120
     await paced.pages("ec2", "describe_instances", "Reservations")
-    aws.rows = 3
+    aws.pages_each = 1
 
     await paced.pages("ec2", "describe_instances", "Reservations")
 
     short = 120 + 1 - OF_READS.most * USED
     assert aws.times() == [0.0, pytest.approx(short / OF_READS.per_second)]
-
-
-@pytest.mark.parametrize(
-    ("rows", "parameters", "further"),
-    [
-        (0, {}, 0),
-        (1000, {}, 0),
-        (1001, {}, 1),
-        (900, {"PaginationConfig": {"PageSize": 100}}, 8),
-    ],
-)
-def test_further_pages(rows: int, parameters: dict[str, Any], further: int) -> None:
-    assert further_pages(range(rows), parameters) == further
 
 
 @pytest.mark.parametrize("asked", ["call", "pages"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from controller.aws.errors import UnreachableError
-from controller.aws.session import ReadOnly, Session
+from controller.aws.session import ReadOnly, Rows, Session
 from controller.cloudprovider.errors import CloudProviderError
 from infra import policies
 from tests.aws.conftest import REGION, Region
@@ -131,6 +131,25 @@ async def test_without_credentials_the_message_says_where_they_come_from(
         await session.call("ec2", "describe_subnets")
     session.close()
     assert raised.value.reason == "NoCredentials"
+
+
+async def test_the_calls_that_an_answer_took_are_counted(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    session = Session(attempts=3)
+    region.control.clear_calls()
+    region.control.order_fault(action="DescribeInstanceTypes", code="InternalError", status=500)
+
+    rows = await session.pages(
+        "ec2", "describe_instance_types", "InstanceTypes", PaginationConfig={"PageSize": 100}
+    )
+
+    session.close()
+    (asked,) = region.control.calls().values()
+    assert isinstance(rows, Rows)
+    assert rows.calls == asked["ec2:DescribeInstanceTypes"] > 2
 
 
 async def test_a_long_wait_holds_nobody_up(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
