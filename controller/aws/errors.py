@@ -37,6 +37,7 @@ INSUFFICIENT_CAPACITY = frozenset(
     {
         "InsufficientInstanceCapacity",
         "MaxSpotInstanceCountExceeded",
+        "SpotMaxPriceTooLow",
         "VcpuLimitExceeded",
         "UnfulfillableCapacity",
         "Unsupported",
@@ -45,7 +46,9 @@ INSUFFICIENT_CAPACITY = frozenset(
         "ReservationCapacityExceeded",
     }
 )
-"""Another offering, or the same one later, may do."""
+"""Another offering, or the same one later, may do. So it is where spot costs more than on-demand:
+that is the most EC2 takes for it.
+"""
 
 VCPU_QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
 """The account may have no more vCPUs of this kind of machine; see `quotas`."""

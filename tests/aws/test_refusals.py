@@ -130,6 +130,25 @@ async def test_a_quota_that_has_held_more_than_it_had_left_is_open_again(
     assert await offered(provider, node_class, "on-demand") == before
 
 
+async def test_where_spot_has_become_dearer_than_on_demand_that_is_bought_next(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    """EC2 pays for spot what on-demand costs at most; a claim must not insist for minutes."""
+    node_class = await ready(provider)
+    either = within(labels.CAPACITY_TYPE, "spot", "on-demand")
+    region.control.order_fault(
+        action="CreateFleet",
+        code="SpotMaxPriceTooLow",
+        message="Your Spot request price of 0.096 is lower than the minimum required.",
+    )
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(either, LARGE, name="first"), node_class)
+
+    second = await provider.launch(make_claim(either, LARGE, name="second"), node_class)
+    assert second.capacity_type == "on-demand"
+
+
 async def test_an_account_that_may_have_no_more_fleets_launches_nothing_for_a_while(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
