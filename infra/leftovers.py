@@ -118,8 +118,11 @@ class Leftovers:
 
     def _may_end(self, tags: Mapping[str, str]) -> bool:
         of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
+        # EKS sets the cluster's tag on machines of its own Auto Mode, too.
+        is_launched = labels.EC2NODECLASS in tags or labels.TAG_INSTALLATION in tags
         return (
-            bool(tags.keys() & of_cluster)
+            is_launched
+            and bool(tags.keys() & of_cluster)
             and tags.get(labels.TAG_CLUSTER_NAME, self._cluster) == self._cluster
             and tags.get(labels.TAG_INSTALLATION, self._installation) == self._installation
         )

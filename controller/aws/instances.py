@@ -195,14 +195,15 @@ class Instances:
             tags = description.instance.tags
             if tags.get(labels.TAG_CLUSTER_NAME, self._cluster) != self._cluster:
                 raise NodeClaimNotFoundError(f"{provider_id} is another cluster's")
-            if tags.keys() & {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}:
+            if self._is_marked(tags):
                 return description
         if wanted in self._settling:
             raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
         if description is not None and not description.is_gone:
             raise UnmarkedError(
-                f"{provider_id} is left alone: it does not say that it is the cluster's. If it is, "
-                f"give it its tag {labels.TAG_CLUSTER_NAME}={self._cluster} back; or terminate it"
+                f"{provider_id} is left alone: its tags do not say that it was launched here. If "
+                f"it was, give it {labels.TAG_CLUSTER_NAME}={self._cluster} and "
+                f"{labels.TAG_INSTALLATION}={self._installation} back, or terminate it"
             )
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
@@ -280,6 +281,17 @@ class Instances:
             Resources=[instance_id(description.instance.provider_id)],
             Tags=tag_list(tags),
         )
+
+    def _is_marked(self, tags: Mapping[str, str]) -> bool:
+        """Whether tags, or what is left of them, say that a claim of the cluster was launched.
+
+        That of the cluster alone does not: EKS sets it on machines of its own Auto Mode.
+        """
+        of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
+        is_launched = (
+            labels.EC2NODECLASS in tags or tags.get(labels.TAG_INSTALLATION) == self._installation
+        )
+        return is_launched and bool(tags.keys() & of_cluster)
 
     def _is_held(self, zone: str) -> bool:
         return self._shift is not None and self._shift.covers(zone)

@@ -55,9 +55,9 @@ async def test_a_foreign_instance_is_neither_ended_nor_tagged(
     ):
         with pytest.raises(CloudProviderError) as refused:
             await attempt
-        # Gone is what a claim may forget; what another installation has is there.
+        # Gone is what a claim may forget; what runs here and may be ours is there.
         is_gone = isinstance(refused.value, NodeClaimNotFoundError)
-        assert is_gone == (whose != "of another installation")
+        assert is_gone == (whose == "of another cluster")
 
     (found,) = _described(ec2, identity)
     assert found["State"]["Name"] in ("pending", "running")
