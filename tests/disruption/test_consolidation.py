@@ -13,6 +13,7 @@ import pytest
 
 from controller.disruption import consolidation
 from controller.disruption.applying import applied
+from controller.disruption.bounds import lower_bound
 from controller.disruption.candidates import cost
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.methods import confirm, decide
@@ -1037,6 +1038,19 @@ def test_pods_that_bear_a_soft_taint_where_they_are_bear_it_on_a_smaller_node() 
 
     assert going(decided(cluster)) == {"big"}
     assert [new.instance_types[0] for new in command.replacements] == ["small"]
+
+
+def test_pods_that_limits_keep_where_they_are_do_not_raise_the_bound() -> None:
+    # Were both to move, one node of two CPUs would be all there is for them.
+    cluster = world(
+        ("a", "small", pods("a", 1, cpu=1500)),
+        ("b", "small", pods("b", 1, cpu=1500)),
+        pools=[pool()],
+    )
+    cluster["nodePools"][0]["spec"]["limits"] = {"cpu": "2"}
+    asked = problem(cluster)
+
+    assert 0 < lower_bound(asked) <= cost(asked) / 2
 
 
 def test_drift_waits_for_its_budget() -> None:

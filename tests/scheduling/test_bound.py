@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -151,7 +152,23 @@ def test_time_that_is_up_leaves_a_bound(drawn: tuple[PackingProblem, ExistingCap
 
     hurried = whole_bound(problem, existing, expired=lambda: True)
 
-    assert 0.0 <= hurried <= whole_bound(problem, existing, expired=never)
+    assert 0.0 <= hurried <= least_by_trying(problem, existing)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_pods_that_have_no_place_together_do_not_raise_the_bound(
+    drawn: tuple[PackingProblem, ExistingCapacity],
+) -> None:
+    problem, existing = drawn
+    fewer = product(*(range(count + 1) for count in problem.demand.tolist()))
+    costs = [
+        least_by_trying(replace(problem, demand=np.array(demand)), existing) for demand in fewer
+    ]
+
+    bound = whole_bound(problem, existing, expired=never)
+
+    assert bound <= max(cost for cost in costs if np.isfinite(cost))
 
 
 def test_pods_that_leave_holes_are_counted_whole() -> None:

@@ -36,6 +36,9 @@ TOLERANCE = 1e-7
 SAFETY = 1e-9
 """What is taken off a bound, as a share, for rounding errors of sums."""
 
+WHOLE = 1e-6
+"""How much of a pod is none."""
+
 HAIR = 1e-12
 """By what share divisors are smaller than parts of sizes, so that what goes into a size so many
 times does so in floats too."""
@@ -70,14 +73,21 @@ def whole_bound(
     """Return what no set of whole nodes for the demand costs less than, in $/h.
 
     Of spreads over nodes it takes, as all of packing does, that a new node holds at most `maxSkew`
-    of their pods. Classes that may go nowhere are left aside. When `expired`, the best bound so far
-    is taken.
+    of their pods. Classes that may go nowhere are left aside, and so are as many pods of others as
+    limits and room have no place for: where they are, nothing is known of. When `expired`, the best
+    bound so far is taken.
     """
     open_ = problem.allowed.any(axis=1) | existing.welcome
     if not problem.demand[open_].any():
         return 0.0
-    merged = _merged(problem, existing, open_ & (problem.demand > 0))
-    return WholeProgram(*merged).bound(expired)
+    asked, there = _merged(problem, existing, open_ & (problem.demand > 0))
+    while asked.demand.any():
+        program = WholeProgram(asked, there)
+        bound = program.bound(expired)
+        if not program.left_out.any():
+            return bound
+        asked = replace(asked, demand=asked.demand - program.left_out)
+    return 0.0
 
 
 def _merged(
@@ -164,12 +174,14 @@ class WholeProgram:
 
     Columns: a class's pods that are left out, then kinds and pairs of class and kind as they
     are let in. Rows: classes, limits, then pairs of kind and measure. `_column_of` (kinds)
-    and `_row_of` (kinds × measures) number those that were let in; −1: not yet.
+    and `_row_of` (kinds × measures) number those that were let in; −1: not yet. `left_out`
+    (classes) is what there was no place for when it was solved last.
     """
 
     def __init__(self, problem: PackingProblem, existing: ExistingCapacity) -> None:
         """Lay out classes and limits; let in the kinds and pairs that look cheapest."""
         self._demand = problem.demand.astype(np.float64)
+        self.left_out = np.zeros_like(problem.demand)
         self._measures = cut_measures(problem, existing)
         # What stands can be had once, for nothing.
         self._prices = np.append(problem.prices, 0.0)
@@ -207,13 +219,16 @@ class WholeProgram:
             values[self._demand <= 0] = 0.0
             proven = float(self._demand @ values - self._headroom @ scarcity)
             best = max(best, proven * (1 - SAFETY))
+            bought = np.array(solution.col_value)
+            left = np.ceil(bought[: len(self._demand)] - WHOLE)
+            self.left_out = np.maximum(left, 0.0).astype(np.int64)
             if expired():
                 break
             wanted = self._wanted(cost, worth)
             if wanted.any():
                 self._add_pairs(wanted)
                 continue
-            broken, missing = self._broken(np.array(solution.col_value)), self._missing(quality)
+            broken, missing = self._broken(bought), self._missing(quality)
             if not (broken.any() or missing.any()):
                 break
             self._add_rows(broken)
