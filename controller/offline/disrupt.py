@@ -47,6 +47,7 @@ from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
 from controller.state.nodes import StateNode
+from controller.state.snapshot import Snapshot
 
 SHOWN = 20
 """How many commands a table shows; all are in the JSON."""
@@ -365,7 +366,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
-    """Write the world with the nodes, claims and pods of the course's end, all else as it was."""
+    """Write the world with the nodes, claims and pods of the course's end, and with what is left of
+    capacity reservations then; all else as it was.
+    """
     snapshot = course.problem.snapshot
     here = {node.name: node for node in snapshot.nodes}
     running = {pod.key: pod for pod in (*snapshot.pods, *course.problem.pending)}
@@ -387,10 +390,37 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
         ],
         "pods": [_moved(pod, running) for pod in world["pods"] if _is_left(pod, running)],
     }
+    if isinstance(world["instanceTypes"], list):
+        left = _reservations(snapshot)
+        world["instanceTypes"] = [_with_left(kind, left) for kind in world["instanceTypes"]]
     try:
         path.write_bytes(orjson.dumps(world, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
+
+
+def _reservations(snapshot: Snapshot) -> dict[str, int]:
+    """Return how many instances are left in each capacity reservation, by its id."""
+    return {
+        offering.requirements[labels.RESERVATION_ID]: offering.reservation_capacity
+        for kinds in snapshot.instance_types.values()
+        for kind in kinds
+        for offering in kind.offerings
+        if labels.RESERVATION_ID in offering.requirements
+    }
+
+
+def _with_left(kind: Mapping[str, Any], left: Mapping[str, int]) -> dict[str, Any]:
+    """Return a type with so many instances left in the reservations of its offerings."""
+    return {
+        **kind,
+        "offerings": [
+            {**offering, "reservationCapacity": left[reservation]}
+            if (reservation := offering["requirements"].get(labels.RESERVATION_ID)) in left
+            else offering
+            for offering in kind["offerings"]
+        ],
+    }
 
 
 def _key(pod: Mapping[str, Any]) -> str:

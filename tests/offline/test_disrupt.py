@@ -217,11 +217,13 @@ def test_a_capacity_reservation_is_used_up_from_look_to_look(
     small["offerings"][1]["requirements"]["karpenter.k8s.aws/capacity-reservation-id"] = "cr-1"
     cluster["instanceTypes"][0] = small
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+    after = file.with_name("after.json")
+    answer = asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
 
     bought = [new["capacityType"] for command in answer["commands"] for new in command["newNodes"]]
     assert bought.count("reserved") == 1
     assert answer["costAfter"] == pytest.approx(0.101)
+    assert asked(capsys, str(after), "--no-calm")["commands"] == []
 
 
 def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
