@@ -53,7 +53,8 @@ def cost_of_left_over(
     capacity = _capacity(after, model)
     # PodDisruptionBudgets let some go later than others, so that the order is not known: the mean
     # of two stands for all.
-    backwards = sorted(leaving[::-1], key=lambda one: one[1])  # noqa: C415 - turns ties around
+    backwards = leaving[::-1]
+    backwards.sort(key=lambda one: one[1])
     orders = [
         [(pod, waits) for candidate, waits in order for pod in _in_turn(candidate, model, capacity)]
         for order in (leaving, backwards)
