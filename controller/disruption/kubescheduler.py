@@ -35,7 +35,7 @@ def cost_of_left_over(
     """
     ordered = sorted(commands, key=lambda command: bool(command.replacements))
     leaving = [
-        (candidate, bool(command.replacements))
+        (candidate.moving, bool(command.replacements))
         for command in ordered
         for candidate in command.candidates
     ]
@@ -45,7 +45,7 @@ def cost_of_left_over(
     ]
     born = {name for _, names in named for name in names}
     after = applied(problem, named)
-    moved = frozenset(pod.key for candidate, _ in leaving for pod in candidate.moving)
+    moved = frozenset(pod.key for pods, _ in leaving for pod in pods)
     homes = _homes(after, moved)
     model = read_model(homes, snapshot=after.snapshot, settings=problem.scheduling, catalog=catalog)
     if model is None:
@@ -53,11 +53,11 @@ def cost_of_left_over(
     capacity = _capacity(after, model)
     # PodDisruptionBudgets let some go later than others, so that the order is not known: the mean
     # of two stands for all.
-    backwards = leaving[::-1]
+    drains = [(_largest_first(pods, model, capacity), waits) for pods, waits in leaving]
+    backwards = drains[::-1]
     backwards.sort(key=lambda one: one[1])
     orders = [
-        [(pod, waits) for candidate, waits in order for pod in _in_turn(candidate, model, capacity)]
-        for order in (leaving, backwards)
+        [(pod, waits) for pods, waits in order for pod in pods] for order in (drains, backwards)
     ]
     costs = [_bound_one_by_one(model, order, born, capacity) for order in orders]
     return sum(costs) / len(orders)
@@ -86,15 +86,15 @@ def _capacity(after: DisruptionProblem, model: ClusterModel) -> Matrix:
     return np.array([[room.get(CPU, 0), room.get(MEMORY, 0)] for room in there], dtype=np.float64)
 
 
-def _in_turn(candidate: Candidate, model: ClusterModel, capacity: Matrix) -> list[Pod]:
-    """Return the pods of a node that move as a drain evicts them, the largest first."""
+def _largest_first(pods: Sequence[Pod], model: ClusterModel, capacity: Matrix) -> list[Pod]:
+    """Return the pods of a node that move in the order in which a drain evicts them."""
     whole = np.maximum(capacity.max(axis=0), 1.0)
 
     def share(pod: Pod) -> float:
         number = model.class_of.get(pod.key)
         return 0.0 if number is None else float((model.sizes[number, :2] / whole).max())
 
-    return sorted(candidate.moving, key=share, reverse=True)
+    return sorted(pods, key=share, reverse=True)
 
 
 def _bound_one_by_one(
