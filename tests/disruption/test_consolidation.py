@@ -43,6 +43,13 @@ LARGE = instance_type(
     pods=58,
     offerings=[offering(ZONE, "on-demand", 0.4), offering(ZONE, "spot", 0.16)],
 )
+IN_BOTH_ZONES = instance_type(
+    "small",
+    cpu=2,
+    memory_gib=8,
+    pods=29,
+    offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
+)
 TYPES = {"small": SMALL, "large": LARGE}
 
 
@@ -529,14 +536,7 @@ def level(max_skew: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(("max_skew", "goes"), [(1, False), (2, True)])
 def test_pods_stay_as_evenly_spread_over_zones_as_they_need(max_skew: int, goes: bool) -> None:
     web = [pod(name, cpu=400, memory=256, **level(max_skew)) for name in ("web-0", "web-1")]
-    both = instance_type(
-        "small",
-        cpu=2,
-        memory_gib=8,
-        pods=29,
-        offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
-    )
-    cluster = world(("a", "small", web[:1]), ("b", "small", web[1:]), instanceTypes=[both])
+    cluster = world(("a", "small", web[:1]), ("b", "small", web[1:]), instanceTypes=[IN_BOTH_ZONES])
     cluster["nodes"][1]["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
 
     assert bool(decided(cluster).commands) is goes
@@ -557,15 +557,7 @@ def crossing(budget: str = "100%") -> dict[str, Any]:
         ("home-of-b", "small", busy[:1]),
         ("home-of-a", "small", busy[1:]),
         pools=[pool(budgets=[{"nodes": budget}])],
-        instanceTypes=[
-            instance_type(
-                "small",
-                cpu=2,
-                memory_gib=8,
-                pods=29,
-                offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
-            )
-        ],
+        instanceTypes=[IN_BOTH_ZONES],
     )
     for node in cluster["nodes"]:
         if node["metadata"]["name"] in ("b", "home-of-a"):
@@ -611,15 +603,7 @@ def test_a_node_goes_when_its_pods_may_come_while_the_others_still_run() -> None
         ("2", "small", [pod("crosses", cpu=600, memory=256, **level())]),
         ("level", "small", [kept[0], counted[0]]),
         ("lower", "small", [kept[1], counted[1]]),
-        instanceTypes=[
-            instance_type(
-                "small",
-                cpu=2,
-                memory_gib=8,
-                pods=29,
-                offerings=[offering(zone, "on-demand", 0.1) for zone in (ZONE, "zone-b")],
-            )
-        ],
+        instanceTypes=[IN_BOTH_ZONES],
     )
     for node in cluster["nodes"][:3]:
         node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"

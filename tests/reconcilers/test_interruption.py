@@ -8,7 +8,7 @@ from controller.apis import labels
 from controller.apis.meta import ObjectMeta
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
 from controller.reconcilers.interruption.listener import Listener
-from tests.reconcilers.world import CLASS, World, make_class
+from tests.reconcilers.world import CLASS, World, make_class, make_listener
 
 
 @pytest.fixture
@@ -32,15 +32,7 @@ async def world() -> World:
 
 @pytest.fixture
 def listener(world: World) -> Listener:
-    return Listener(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-        registrations=world.registrations,
-    )
+    return make_listener(world)
 
 
 def provider_id(world: World) -> str:

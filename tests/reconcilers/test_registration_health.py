@@ -14,7 +14,6 @@ from controller.apis.meta import ObjectMeta, OwnerReference
 from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY
 from controller.cloudprovider.errors import CreateError
-from controller.reconcilers.interruption.listener import Listener
 from controller.reconcilers.nodepool.readiness import Readiness
 from tests.reconcilers.world import (
     CLASS,
@@ -22,6 +21,7 @@ from tests.reconcilers.world import (
     World,
     make_class,
     make_lifecycle,
+    make_listener,
     make_pool,
 )
 
@@ -76,15 +76,7 @@ class Pool:
             world.join(claim)
             await self.lifecycle.reconcile(name)
         world.cloud.interrupt(claim.status.provider_id, kind)
-        await Listener(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-            registrations=world.registrations,
-        ).run_once()
+        await make_listener(world).run_once()
         world.see()
 
     async def fails_to_launch(self) -> None:

@@ -30,6 +30,7 @@ from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import FakeCloud
 from controller.cloudprovider.provider import Instance
+from controller.reconcilers.interruption.listener import Listener
 from controller.reconcilers.newnodes.trials import Trials
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle, NodePreparation
@@ -191,6 +192,19 @@ async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim
     claim = world.claim("claim")
     assert claim is not None
     return claim
+
+
+def make_listener(world: World) -> Listener:
+    """What hears of the interruptions of a world's instances."""
+    return Listener(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
+        registrations=world.registrations,
+    )
 
 
 def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
